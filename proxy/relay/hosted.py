@@ -1,34 +1,26 @@
 """Lets server tools run the tools that a client declares as its provider's own."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from proxy.relay.ask import Ask
 from proxy.relay.routing.router import Route
-from proxy.tools.contract.spec import ToolSpec
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.hosted import HostedTool
 from proxy.wires.typed_tools.functions import EVERY_TYPE
-from proxy.wires.wire import Wire
 
 
-def with_hosted(
-    wire: Wire,
-    request: ClientRequest,
-    payload: Mapping[str, Any],
-    route: Route,
-    serving: Mapping[str, str],
-    offered: Collection[ToolSpec],
-) -> ClientRequest:
+def with_hosted(ask: Ask, route: Route, request: ClientRequest, serving: Mapping[str, str]) -> ClientRequest:
     """Return the request in which server tools run the provider's tools that the upstream does not run.
 
-    ``serving`` are the ids of the server tools by what they serve, and ``offered`` those that the caller may
-    use.  What nobody serves stays as the client declared it.  Raise
+    ``serving`` are the ids of the server tools by what they serve.  What nobody serves, or only a tool that
+    the caller may not use, stays as the client declared it.  Raise
     :class:`~proxy.base.errors.RequestError` for a declaration that cannot be read, or not be served so.
     """
-    declared = wire.hosted_tools(payload)
-    if not declared:
+    if not serving or not (declared := ask.wire.hosted_tools(ask.body.payload)):
         return request
+    offered = ask.access.permissions.selections[route.served.upstream.name].offered
     available = {spec.name: spec for spec in offered}
     served: dict[int, tuple[HostedTool, str]] = {}
     for place, tool in declared.items():

@@ -6,7 +6,6 @@ This module does not know HTTP: any code that fills an :class:`Ask` can start a 
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
@@ -58,13 +57,12 @@ from proxy.relay.typed_tools import naming_as_declared, with_functions
 from proxy.tools.running.ledger import NO_KEY, RequestKey, RunLedger
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.registry.requests import check_switches
-from proxy.wires.typed_tools.functions import AsFunctions, TypedAnswer
+from proxy.wires.typed_tools.functions import AsFunctions
 from proxy.wires.upstream_port import BodyEditor, UpstreamPort
 from proxy.wires.wire import Wire
 
 
-@dataclass(slots=True)
-class Planning:
+class Planning(Struct):
     """The state of a request that is planned for one upstream after the other.
 
     ``repeat_key`` and ``ledger`` are those of its job.  ``pinned`` says that the upstream that has its
@@ -115,7 +113,7 @@ class _Draft(Struct, frozen=True):
 
     ``offer_fingerprint`` is the fingerprint of the offer if answers are looked up and remembered, else
     ``None``.
-    ``answer`` turns calls of functions back into those of the client's typed tools, if it has any.
+    ``typed`` is what was replaced in the client's request.
     """
 
     route: Route
@@ -125,7 +123,7 @@ class _Draft(Struct, frozen=True):
     offer: Offer
     offer_fingerprint: str | None
     is_person: bool
-    answer: TypedAnswer | None
+    typed: AsFunctions | None
 
 
 class Planner:
@@ -202,7 +200,7 @@ class Planner:
             route.wire
             or with_functions(ask, route)[1] is not None
             or self._offers.decide(
-                self._with_hosted(ask, route, request),
+                with_hosted(ask, route, request, self._settings.offer.hosted),
                 ask.access.permissions.selections[route.served.upstream.name],
                 ask.options.wanted,
                 limits=self._limits(route, ask.wire),
@@ -263,7 +261,7 @@ class Planner:
         Return an upstream instead if the request has to be planned again for it: it has the conversation, or
         the response before has tools that the request does not name.
         """
-        request = self._with_hosted(ask, route, ask.wire.parse(ask.body.payload))
+        request = with_hosted(ask, route, ask.wire.parse(ask.body.payload), self._settings.offer.hosted)
         if route.wire:
             answer = ask.wire.load_answer(ask.body.payload)
             if answer is not None:
@@ -281,9 +279,9 @@ class Planner:
         )
         if planning.purse is not None:
             planning.approvals = restored.approvals.after(planning.approvals, planning.purse)
-            restored = replace(restored, approvals=planning.approvals)
+            restored = structs.replace(restored, approvals=planning.approvals)
         if read_before:
-            restored = replace(restored, untrusted=join_sources(restored.untrusted, read_before))
+            restored = structs.replace(restored, untrusted=join_sources(restored.untrusted, read_before))
         if (restored.upstream or restored.bound) and not planning.pinned:
             planning.pinned = True
             home = planning.candidates.pin(route, restored.upstream, bound=restored.bound)
@@ -296,13 +294,6 @@ class Planner:
         if not (changes or request.chosen or request.has_proxy_calls or restored or in_run):
             return Plan(route, None)
         return Plan(route, await self._job(planning, draft, restored))
-
-    def _with_hosted(self, ask: Ask, route: Route, request: ClientRequest) -> ClientRequest:
-        """Return the request with the provider's tools that server tools run."""
-        if not (serving := self._settings.offer.hosted):
-            return request
-        selection = ask.access.permissions.selections[route.served.upstream.name]
-        return with_hosted(ask.wire, request, ask.body.payload, route, serving, selection.offered)
 
     def _settle(self, planning: Planning, draft: _Draft) -> SettleApprovals | None:
         """Return the function that settles approvals of the caller; ``None`` if approvals are off."""
@@ -363,7 +354,8 @@ class Planner:
         """Return what the upstream would be offered, and how it would be asked."""
         selection = ask.access.permissions.selections[route.served.upstream.name]
         limits = self._limits(route, ask.wire)
-        offer = self._offers.decide(request, selection, ask.options.wanted, limits=limits)
+        search = typed.search if typed is not None else None
+        offer = self._offers.decide(request, selection, ask.options.wanted, limits=limits, search=search)
         rules = text_call_rules(route, request, offer)
         port = port_of(route, ask.wire, self._wires, request, rules)
         make = partial(_editor, ask, route, port, request, offer)
@@ -375,8 +367,7 @@ class Planner:
             ask.nested is not None and (ask.nested.asking.can_ask or ask.nested.asking.continues)
         )
         fingerprint = offer.fingerprint if has_offer and is_person and ask.options.history else None
-        answer = typed.answer if typed is not None else None
-        return _Draft(route, request, port, editor, offer, fingerprint, is_person, answer)
+        return _Draft(route, request, port, editor, offer, fingerprint, is_person, typed)
 
     async def _job(self, planning: Planning, draft: _Draft, restored: Restored) -> Job:
         """Return the run of a request at one upstream."""
@@ -391,10 +382,10 @@ class Planner:
                 await in_thread(translate) if is_large else translate()
         check_switches(payload)
         tools = await self._tools(planning, draft, restored)
-        meter = ask.access.meter
+        meter, answer = ask.access.meter, draft.typed.answer if draft.typed is not None else None
         return Job(
             ask.identity,
-            ClientSide(ask, ask.wire, request, ask.options.trace, draft.answer, restored.with_tools),
+            ClientSide(ask, ask.wire, request, ask.options.trace, answer, restored.with_tools),
             UpstreamSide(
                 route=route,
                 port=draft.port,
@@ -434,8 +425,9 @@ class Planner:
         )
         if offer.asked:
             policy, selection = with_required_approvals(policy, selection, offer.asked)
-        if restored.loaded:
-            offer = offer.with_loaded(restored.loaded)
+        if offer.deferred.tools:
+            search = draft.typed.search if draft.typed is not None else None
+            offer = offer.with_loaded([*restored.loaded, *(search.loaded if search is not None else ())])
         ledger = self._ledger(planning, draft)
         untrusted = restored.untrusted
         if selection.guards:

@@ -13,7 +13,6 @@ and the model is asked one last time, without tools (rule T7).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec import Struct
@@ -100,8 +99,7 @@ def failed_result(call_id: str, code: Any, message: str) -> ToolResult:
     return ToolResult(call_id, False, failure_text(code, message), code, message)
 
 
-@dataclass(slots=True)
-class _Turn:
+class _Turn(Struct):
     """What is known about the current turn."""
 
     number: int
@@ -115,15 +113,14 @@ class _Turn:
     cost: int | None = None
     counted: bool = False
     error: Mapping[str, Any] | None = None
-    calls: list[ToolCall] = field(default_factory=list)
+    calls: list[ToolCall] = []
     parted: tuple[tuple[ToolCall, ...], tuple[ToolCall, ...]] | None = None
-    subcalls: dict[str, tuple[ToolCall, ...]] = field(default_factory=dict)
+    subcalls: dict[str, tuple[ToolCall, ...]] = {}
     undecided: RunTools | None = None
     waiting: tuple[ToolCall, ...] = ()
 
 
-@dataclass(slots=True)
-class AgentUse:
+class AgentUse(Struct):
     """What the agents that a run called have used of its budgets."""
 
     turns: int = 0
@@ -144,7 +141,8 @@ class Run:
     ``price`` is the model's price; without one, ``cost`` (in billionths) is ``None``.  ``spent_tokens`` and
     ``spent_cost`` count against limits, and include estimates of what was not reported.  ``spent`` is the
     setting whose budget is used up, empty if none is.  ``silent_turns`` are the turns whose usage the
-    upstream did not report.  With ``continues_pauses`` the run continues a paused turn, even if no server
+    upstream did not report.  ``uses`` counts calls of the provider's tools, by name, that server tools run.
+    With ``continues_pauses`` the run continues a paused turn, even if no server
     tool ran.
 
     An agent's run has a ``purse``: what it uses also counts against the budgets of the run that called it.
@@ -183,6 +181,7 @@ class Run:
         self.spent_cost = 0
         self.spent = ""
         self.silent_turns: set[int] = set()
+        self.uses: dict[str, int] = {}
 
     @property
     def seconds_left(self) -> float:

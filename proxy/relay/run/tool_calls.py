@@ -11,11 +11,10 @@ from msgspec import structs
 from proxy.base.caches import Derived
 from proxy.base.chance import replayable
 from proxy.base.errors import ToolFailure
-from proxy.base.events import ToolCall, ToolProgress, ToolResult
+from proxy.base.events import SEARCH_TOOLS, ToolCall, ToolProgress, ToolResult
 from proxy.records.result_for_model import Hole
 from proxy.records.rows import ToolEffect
 from proxy.relay.base import RunEvents, RunSettings
-from proxy.relay.offering.deferred import found_in
 from proxy.relay.offering.offer import Offer, guarded_names, offered_only
 from proxy.relay.run.approver import Approver
 from proxy.relay.run.job import Job
@@ -25,10 +24,10 @@ from proxy.relay.run.run import AskApproval, CallModel, Command, RunTools, faile
 from proxy.relay.run.state import State
 from proxy.relay.run_memory import RunMemory
 from proxy.tools.access.policy import Policy
-from proxy.tools.contract.identifiers import SEARCH_TOOLS
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.running.runner import Runner
 from proxy.tools.searching.searches import Searches
+from proxy.wires.typed_tools.searching import found_in
 
 _NARROWED_BYTES = 16 << 20
 
@@ -292,12 +291,12 @@ def _within_uses(state: State, command: RunTools) -> RunTools:
     refused = list(command.refused)
     for call in command.calls:
         most = hosted[call.name].most if call.name in hosted else None
-        used = state.tools.uses.get(call.name, 0)
+        used = state.run.uses.get(call.name, 0)
         if most is not None and used >= most:
             said = f"Not run: this request allows {most} calls of {call.name}."
             refused.append(failed_result(call.call_id, "budget_exhausted", said))
             continue
-        state.tools.uses[call.name] = used + 1
+        state.run.uses[call.name] = used + 1
         calls.append(call)
     return structs.replace(command, calls=tuple(calls), refused=tuple(refused))
 

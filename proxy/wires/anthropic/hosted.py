@@ -11,8 +11,6 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Final
 
-import orjson
-
 from proxy.base.chance import replayable
 from proxy.base.events import ToolResult
 from proxy.wires.anthropic.blocks import OUR_CALL, OUR_SIGNATURE, Block
@@ -73,18 +71,6 @@ def result_block(call_id: str, result: ToolResult) -> Block:
             for page in found_pages(result)
         ]
     return {"type": "web_search_tool_result", "tool_use_id": call_id, "content": content}
-
-
-def hosted_events(index: int, block: Block) -> list[dict[str, Any]]:
-    """Return the events of one of these blocks at an index: the input of a call comes in a delta."""
-    deltas: list[dict[str, Any]] = []
-    if block["type"] == "server_tool_use":
-        written = orjson.dumps(block["input"]).decode()
-        delta = {"type": "input_json_delta", "partial_json": written}
-        deltas.append({"type": "content_block_delta", "index": index, "delta": delta})
-        block = {**block, "input": {}}
-    start = {"type": "content_block_start", "index": index, "content_block": block}
-    return [start, *deltas, {"type": "content_block_stop", "index": index}]
 
 
 def hosted_usage(result: ToolResult) -> dict[str, Any]:

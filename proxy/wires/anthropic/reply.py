@@ -65,6 +65,12 @@ class AnthropicReplyWriter(ReplyWriter):
     def _drop_texts(self) -> None:
         self._blocks = [block for block in self._blocks if block.get("type") != "text"]
 
+    def _show_result(self, call: ToolCall, result: ToolResult) -> None:
+        if blocks := self._shown.search_of(call, result):
+            self._blocks += blocks
+        else:
+            super()._show_result(call, result)
+
     def _think(self, text: str) -> None:
         self._blocks.append(thought_block(text))
 

@@ -100,6 +100,9 @@ class ResponsesReplyWriter(ReplyWriter):
             begun = self._hosted.pop(call.call_id)
             self._output.append(ended_item(begun, result, self._asked.get("include")))
             return
+        if items := self._shown.search_of(call, result):
+            self._output += items
+            return
         served, texts = self._shown.called(call.name), not self._last_text_only
         item = traced_item(self._trace, call, result, self._signer, served=served, texts=texts)
         if item is not None:

@@ -443,8 +443,7 @@ class ResponsesStreamWriter(StreamWriter, FastWriter, RepairingWriter):
         return b"".join(map(self._emit, begin_events(item, index)))
 
     def tool_progressed(self, call: ToolCall, progress: ToolProgress) -> bytes:
-        """Return nothing: items have no place for progress."""
-        return b""
+        return b""  # Items have no place for progress.
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
         if call.name in self._shown.hosted:
@@ -453,14 +452,15 @@ class ResponsesStreamWriter(StreamWriter, FastWriter, RepairingWriter):
             return b"".join(map(self._emit, end_events(item, index)))
         if usage := usage_of_call(self._shown, result):
             self._usage = add_usage(self._usage or {}, usage)
+        if items := self._shown.search_of(call, result):
+            return b"".join(map(self._show, items))
         served, texts = self._shown.called(call.name), not self._last_text_only
         traced = traced_item(self._trace, call, result, self._signer, served=served, texts=texts)
         return b"" if traced is None else self._show(traced)
 
     def note(self, text: str) -> bytes:
-        if self._last_text_only:
-            return b""
-        return self._show(message_item(own_item_id("msg"), text, status="completed"))
+        item = message_item(own_item_id("msg"), text, status="completed")
+        return b"" if self._last_text_only else self._show(item)
 
     def approval_requested(self, item_id: str, label: str, name: str, arguments: str) -> bytes:
         return self._show(approval_item(item_id, label, name, arguments))
