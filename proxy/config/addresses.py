@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from proxy.config.secret import Secret
-from proxy.config.types import check_unique, setting_fault
+from proxy.config.types import check_unique, each_fits, setting_fault
 
 _HOST = re.compile(r"[A-Za-z0-9*?_.-]{1,253}(:[0-9*]{1,5})?\Z")
 _NAMED_HOST = re.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\Z")
@@ -74,13 +74,7 @@ def check_networks(values: tuple[str, ...]) -> tuple[str, ...]:
     return check_unique(values)
 
 
-def check_hosts(values: tuple[str, ...]) -> tuple[str, ...]:
-    for value in values:
-        if not _HOST.match(value):
-            raise setting_fault(
-                f"{value[:80]!r} is not a host; write one like docs.example.com or *.example.com"
-            )
-    return check_unique(values)
+check_hosts = each_fits(_HOST, "not a host; write one like docs.example.com or *.example.com")
 
 
 def check_allowed_hosts(values: tuple[str, ...]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from proxy.config.types import (
     check_cost_limits,
     check_limits,
     check_unique,
+    each_fits,
     setting_fault,
 )
 from proxy.rights.callers import CallerBound, Rights
@@ -58,13 +59,7 @@ def key_limits(values: Mapping[str, Any]) -> KeyLimits | None:
     return KeyLimits(**lists, concurrent_streams=values.get("concurrent_streams"))
 
 
-def _check_models(values: tuple[str, ...]) -> tuple[str, ...]:
-    for value in values:
-        if not _MODEL.match(value):
-            raise setting_fault(
-                f"{value[:80]!r} is not a model name; write a name, with * for any part of it"
-            )
-    return check_unique(values)
+_check_models = each_fits(_MODEL, "not a model name; write a name, with * for any part of it")
 
 
 def _check_endpoints(values: tuple[str, ...]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ Every fault has a message for the operator, which never contains a value that ma
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -62,20 +62,20 @@ def check_unique(values: tuple[str, ...]) -> tuple[str, ...]:
     return values
 
 
-def check_patterns(values: tuple[str, ...]) -> tuple[str, ...]:
-    for value in values:
-        if not _PATTERN.match(value):
-            raise setting_fault(
-                f"{value[:80]!r} is not a tool pattern; write a tool's name, with * for any part of it"
-            )
-    return check_unique(values)
+def each_fits(pattern: re.Pattern[str], problem: str) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
+    """Return a check that each of several values matches a pattern, and stands there once."""
+
+    def check(values: tuple[str, ...]) -> tuple[str, ...]:
+        for value in values:
+            if not pattern.match(value):
+                raise setting_fault(f"{value[:80]!r} is {problem}")
+        return check_unique(values)
+
+    return check
 
 
-def check_safety_patterns(values: tuple[str, ...]) -> tuple[str, ...]:
-    for value in values:
-        if not _SAFETY.match(value):
-            raise setting_fault(f"{value[:80]!r} is not a safety pattern; write one like threat_level=high")
-    return check_unique(values)
+check_patterns = each_fits(_PATTERN, "not a tool pattern; write a tool's name, with * for any part of it")
+check_safety_patterns = each_fits(_SAFETY, "not a safety pattern; write one like threat_level=high")
 
 
 def check_names(values: Mapping[str, Any]) -> Mapping[str, Any]:

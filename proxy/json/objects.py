@@ -17,3 +17,16 @@ def objects_in(value: Any, skipped: Collection[str] = ()) -> list[dict[str, Any]
         elif type(one) is list:
             left += one
     return found
+
+
+def unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build an object, for ``object_pairs_hook`` of the ``json`` module.
+
+    Raises ``ValueError`` for duplicate members, because parsers differ about which one counts, and for a name
+    with a lone surrogate, because no error could show it: it has no UTF-8.
+    """
+    values = dict(pairs)
+    "".join(values).encode()
+    if len(values) != len(pairs):
+        raise ValueError("duplicate member")
+    return values

@@ -13,7 +13,8 @@ from urllib.parse import quote
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from proxy.base.errors import ToolFailure
-from proxy.toolbox.services import checked, host_of
+from proxy.toolbox.services import checked
+from proxy.tools.access.hosts import host_entry
 from proxy.tools.contract.capabilities import Capabilities, HttpClient, HttpFailure, QueryParams
 from proxy.tools.contract.spec import Redaction
 from proxy.tools.providers.function import FunctionProvider, tool
@@ -157,7 +158,7 @@ def _list_tool(base_url: str) -> Callable[..., Any]:
             output=("*.id", "*.start", "*.end", "*.created", "*.updated"),
             private_arguments=("calendar_id",),  # Most ids are a person's mail address.
         ),
-        hosts=(host_of(base_url),),
+        hosts=(host_entry(base_url),),
         connection=CONNECTION,
         cache_ttl_s=_CACHE_S,
         untrusted_output=True,

@@ -26,7 +26,8 @@ from pydantic import (
 )
 
 from proxy.base.errors import ToolFailure
-from proxy.toolbox.services import checked, host_of
+from proxy.toolbox.services import checked
+from proxy.tools.access.hosts import host_entry
 from proxy.tools.contract.capabilities import (
     CacheControl,
     Capabilities,
@@ -191,7 +192,7 @@ def _search_tool(base_url: str, timeout_s: float) -> Callable[..., Any]:
         ),
         effect="read_only",
         redaction=_REDACTION,
-        hosts=(host_of(base_url),),
+        hosts=(host_entry(base_url),),
         connection=CONNECTION,
         cache_ttl_s=_CACHE_S,
         timeout_s=timeout_s,

@@ -3,7 +3,6 @@
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from yarl import URL
 
 from proxy.base.errors import ToolFailure
 
@@ -19,10 +18,3 @@ def checked(model: type[_Model], body: Any, service: str) -> _Model:
         return model.model_validate(body)
     except ValidationError:
         raise ToolFailure(f"{service} answered in an unexpected form") from None
-
-
-def host_of(url: str) -> str:
-    """Return the entry in a tool's list of hosts that fits a URL."""
-    parsed = URL(url)
-    host = parsed.host or ""
-    return host if parsed.is_default_port() else f"{host}:{parsed.port}"

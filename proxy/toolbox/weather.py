@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 from proxy.base.errors import ToolFailure
-from proxy.toolbox.services import checked, host_of
+from proxy.toolbox.services import checked
+from proxy.tools.access.hosts import host_entry
 from proxy.tools.contract.capabilities import HttpClient, HttpFailure, QueryParams
 from proxy.tools.contract.spec import Redaction
 from proxy.tools.providers.function import tool
@@ -163,7 +164,7 @@ def weather_tool(geocoding_url: str = GEOCODING_URL, forecast_url: str = FORECAS
         redaction=Redaction(
             output=("location", "temperature_c", "temperature_f", "conditions", "forecast", "found")
         ),
-        hosts=(host_of(geocoding_url), host_of(forecast_url)),
+        hosts=(host_entry(geocoding_url), host_entry(forecast_url)),
     )
     async def get_weather(
         http: HttpClient,

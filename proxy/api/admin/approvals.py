@@ -12,6 +12,7 @@ from msgspec import Struct
 from proxy.api.admin.grant_terms import read_terms
 from proxy.api.admin.queries import page, parse_query, read_bool, read_limit
 from proxy.base.errors import RequestError
+from proxy.json.objects import unambiguous
 from proxy.records.approvals import APPROVAL_ID, MOST_REASON, Approval, ApprovalFilter, DecidedVia
 from proxy.records.grants import GRANT_ID, Grant, GrantFilter
 from proxy.relay.approvals.decisions import Decisions, Verdict
@@ -91,16 +92,6 @@ def grant_to_json(grant: Grant, state: str) -> dict[str, Any]:
     }
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a JSON object; raise ``ValueError`` for duplicate members, because parsers differ about which one
-    counts, and for a name with a lone surrogate, because no error could show it: it has no UTF-8."""
-    values = dict(pairs)
-    "".join(values).encode()
-    if len(values) != len(pairs):
-        raise ValueError("duplicate member")
-    return values
-
-
 def read_verdict(raw: bytes) -> Verdict:
     """Return the decision in a request body: only the JSON value ``true`` approves.
 
@@ -108,7 +99,7 @@ def read_verdict(raw: bytes) -> Verdict:
     """
     example = 'like {"approve": true}'
     try:
-        value = json.loads(raw, object_pairs_hook=_once)
+        value = json.loads(raw, object_pairs_hook=unambiguous)
     except (ValueError, RecursionError):
         raise RequestError(
             400,

@@ -303,13 +303,8 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         key = (handle, caller)
         if self._results.has_latest(key) or not self._writes_response(key):
             return self._results.find(key)
-        records = await self._find(
-            RESULTS,
-            "handle = ? AND caller = ? AND created_at >= ?",
-            *key,
-            self._oldest_result(),
-            caller=caller,
-        )
+        fit, oldest = "handle = ? AND caller = ? AND created_at >= ?", self._oldest_result()
+        records = await self._find(RESULTS, fit, *key, oldest, caller=caller)
         return records[0] if records else None
 
     async def list_runs(self, wanted: RunFilter) -> Sequence[RunRecord]:

@@ -13,8 +13,8 @@ from pydantic import Field
 from yarl import URL
 
 from proxy.base.errors import ToolFailure
-from proxy.toolbox.services import host_of
 from proxy.toolbox.web.engines import ENGINES, MOST_RESULTS, SERVICE, Hit, Question, SearchEngine
+from proxy.tools.access.hosts import host_entry
 from proxy.tools.contract.capabilities import HttpClient, HttpFailure
 from proxy.tools.contract.provider import CallContext
 from proxy.tools.contract.spec import Redaction
@@ -49,7 +49,7 @@ def search_tool(name: str, base_url: str = "") -> Callable[..., Any]:
         description="Search the web. Gives pages with their addresses, titles and extracts of their text",
         effect="read_only",
         redaction=Redaction(output=("results.*.url", "results.*.title", "results.*.date")),
-        hosts=(host_of(address),),
+        hosts=(host_entry(address),),
         connection=engine.connection,
         cache_ttl_s=_CACHE_S,
         untrusted_output=True,

@@ -19,6 +19,7 @@ from proxy.wires.turn.reply import ReplyWriter
 class AnthropicReplyWriter(ReplyWriter):
     """A writer of one message over all turns.  The options are those of :class:`ReplyWriter`."""
 
+    _error_body = staticmethod(error_body)
     _ID_PREFIX = "toolu_"
 
     def __init__(self, view: ClientView, **options: Any) -> None:
@@ -73,6 +74,3 @@ class AnthropicReplyWriter(ReplyWriter):
         if self._traces:
             message["x_toolrelay"] = self._traces
         return orjson.dumps(message)
-
-    def fail(self, message: str, *, type: str, code: str | None) -> bytes:
-        return orjson.dumps(error_body(message, type=type, code=code))

@@ -6,7 +6,6 @@ Source: Anthropic's API reference, "Create a message".
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from proxy.base.errors import RequestError
 from proxy.base.values import value_class
 from proxy.wires.anthropic.blocks import blocks_of, blocks_text, called_blocks, has_ours
 from proxy.wires.anthropic.mcp_servers import chosen_tools
@@ -15,7 +14,7 @@ from proxy.wires.message_list.request import CallsWithIdsRequest, JsonMessage
 from proxy.wires.past.clock import SystemRule, without_clock
 from proxy.wires.past.evidence import Speaker
 from proxy.wires.turn.request_members import (
-    answers_server_call,
+    check_result,
     declared_names,
     listed_messages,
     listed_tools,
@@ -46,17 +45,17 @@ class AnthropicRequest(CallsWithIdsRequest):
     def check_history(self, reserved: Callable[[str], bool]) -> None:
         """Check that every result answers one open call of the assistant message before it, once."""
         calls: dict[str, str] = {}
-        answered: set[str] = set()
+        unanswered: dict[str, int] = {}
         for position, message in enumerate(self.messages):
             if message.get("role") == "assistant":
                 calls = {call["id"]: str(call.get("name")) for call in called_blocks(message.get("content"))}
-                answered = set()
+                unanswered = dict.fromkeys(calls, 1)
                 continue
             content = message.get("content")
             for place, block in enumerate(content if isinstance(content, list) else ()):
                 if isinstance(block, dict) and block.get("type") == "tool_result":
                     param = f"messages[{position}].content[{place}].tool_use_id"
-                    _check_result(param, block.get("tool_use_id"), calls, answered, reserved)
+                    check_result(param, block.get("tool_use_id"), calls, unanswered, reserved)
 
     def _model_messages(self) -> Sequence[tuple[int, JsonMessage]]:
         # The role is enough here: a look for results in all blocks of a long history would take milliseconds.
@@ -114,28 +113,6 @@ def _result_ids(message: JsonMessage) -> list[str]:
         for block in blocks_of(message.get("content"))
         if block.get("type") == "tool_result"
     ]
-
-
-def _check_result(
-    param: str,
-    call_id: Any,
-    calls: Mapping[str, str],
-    answered: set[str],
-    reserved: Callable[[str], bool],
-) -> None:
-    if not isinstance(call_id, str) or not call_id:
-        raise RequestError(400, f"{param} must name the call that this result answers.", param=param)
-    if call_id not in calls:
-        raise RequestError(
-            400,
-            f"{param} does not match a call of the assistant message before it. Remove the result.",
-            param=param,
-        )
-    if call_id in answered:
-        raise RequestError(400, f"{param} answers a call that already has a result.", param=param)
-    if reserved(calls[call_id]):
-        raise answers_server_call(param)
-    answered.add(call_id)
 
 
 def _neutral(content: Any) -> list[Any]:

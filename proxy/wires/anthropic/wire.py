@@ -9,7 +9,7 @@ from proxy.wires.anthropic.body import AnthropicBody
 from proxy.wires.anthropic.crossing.encoder import AnthropicTurnEncoder, turn_blocks
 from proxy.wires.anthropic.crossing.fields import ANTHROPIC_FIELDS
 from proxy.wires.anthropic.crossing.from_client import read_conversation
-from proxy.wires.anthropic.crossing.to_upstream import without_reasoning, write_conversation
+from proxy.wires.anthropic.crossing.to_upstream import body_of, without_reasoning
 from proxy.wires.anthropic.dialect import ANTHROPIC
 from proxy.wires.anthropic.held import masked_turn
 from proxy.wires.anthropic.reader import AnthropicTurnReader
@@ -31,7 +31,7 @@ class AnthropicWire(Wire):
     codec = ConversationCodec(
         ANTHROPIC_FIELDS,
         read_conversation,
-        write_conversation,
+        body_of,
         returns_reasoning=True,
         repair_missing_reasoning=without_reasoning,
     )

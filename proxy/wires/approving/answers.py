@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import orjson
 
+from proxy.json.objects import unambiguous
 from proxy.json.splice import elements, join_array
 from proxy.wires.approving.shown import APPROVE
 
@@ -51,19 +52,9 @@ def loaded(text: object) -> Any:
     if not isinstance(text, str):
         return text
     try:
-        return json.loads(text, object_pairs_hook=_once)
+        return json.loads(text, object_pairs_hook=unambiguous)
     except (ValueError, RecursionError):
         return None
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object. Raise for duplicate members, because parsers differ about which one counts, and
-    for a name with a lone surrogate, because no error could show it: it has no UTF-8."""
-    values = dict(pairs)
-    "".join(values).encode()
-    if len(values) != len(pairs):
-        raise ValueError("duplicate member")
-    return values
 
 
 def function_name(tool: object) -> object:

@@ -22,6 +22,7 @@ _REASONING = ("reasoning_content", "reasoning")
 class ChatReplyWriter(ReplyWriter):
     """A writer of one ``chat.completion`` over all turns.  The options are those of :class:`ReplyWriter`."""
 
+    _error_body = staticmethod(error_body)
     _AFTER_STATUS = ""  # The texts become paragraphs.
 
     def __init__(self, view: ClientView, **options: Any) -> None:
@@ -113,9 +114,6 @@ class ChatReplyWriter(ReplyWriter):
                 for call in mine
             ]
         return message
-
-    def fail(self, message: str, *, type: str, code: str | None) -> bytes:
-        return orjson.dumps(error_body(message, type=type, code=code))
 
 
 def _calls(frame: Frame) -> list[ToolCall]:

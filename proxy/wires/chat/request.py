@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from proxy.base.errors import RequestError
 from proxy.base.values import value_class
 from proxy.wires.chosen import NOTHING_CHOSEN, read_chosen
 from proxy.wires.message_list.request import CallsWithIdsRequest, JsonMessage
@@ -15,6 +14,7 @@ from proxy.wires.past.evidence import Speaker
 from proxy.wires.turn.digest import canonical_arguments, sent_arguments, user_key
 from proxy.wires.turn.request_members import (
     answers_server_call,
+    check_result,
     declared_names,
     listed_messages,
     listed_tools,
@@ -59,7 +59,8 @@ class ChatRequest(CallsWithIdsRequest):
                     # Some models give two calls of one message the same id; each has a result of its own.
                     unanswered = Counter(call_id for call_id, _ in calls)
             elif role == "tool":
-                _check_result(position, message, open_calls, unanswered, reserved)
+                param, call_id = f"messages[{position}].tool_call_id", message.get("tool_call_id")
+                check_result(param, call_id, open_calls, unanswered, reserved)
             elif role == "function":
                 for name in (legacy, message.get("name")):
                     if isinstance(name, str) and reserved(name):
@@ -138,30 +139,6 @@ class ChatRequest(CallsWithIdsRequest):
     @classmethod
     def answered_ids(cls, message: JsonMessage) -> Sequence[str] | None:
         return [str(message.get("tool_call_id"))] if message.get("role") == "tool" else None
-
-
-def _check_result(
-    position: int,
-    message: JsonMessage,
-    open_calls: Mapping[str, str],
-    unanswered: dict[str, int],
-    reserved: Callable[[str], bool],
-) -> None:
-    param = f"messages[{position}].tool_call_id"
-    call_id = message.get("tool_call_id")
-    if not isinstance(call_id, str) or not call_id:
-        raise RequestError(400, f"{param} must name the call that this result answers.", param=param)
-    if call_id not in open_calls:
-        raise RequestError(
-            400,
-            f"{param} does not match a call of the assistant message before it. Remove the result.",
-            param=param,
-        )
-    if not unanswered[call_id]:
-        raise RequestError(400, f"{param} answers a call that already has a result.", param=param)
-    if reserved(open_calls[call_id]):
-        raise answers_server_call(param)
-    unanswered[call_id] -= 1
 
 
 def _call_id(call: Any) -> str:

@@ -7,7 +7,7 @@ from proxy.wires.chat.body import ChatBody, masked_turn
 from proxy.wires.chat.crossing.encoder import ChatTurnEncoder, turn_message
 from proxy.wires.chat.crossing.fields import CHAT_FIELDS
 from proxy.wires.chat.crossing.from_client import read_conversation
-from proxy.wires.chat.crossing.to_upstream import write_conversation
+from proxy.wires.chat.crossing.to_upstream import body_of
 from proxy.wires.chat.dialect import CHAT
 from proxy.wires.chat.reader import ChatTurnReader
 from proxy.wires.chat.reply import ChatReplyWriter
@@ -27,7 +27,7 @@ class ChatWire(Wire):
     dialect = CHAT
     approvals = CHAT_APPROVALS
     codec = ConversationCodec(
-        CHAT_FIELDS, read_conversation, write_conversation, repair_missing_reasoning=with_blank_reasoning
+        CHAT_FIELDS, read_conversation, body_of, repair_missing_reasoning=with_blank_reasoning
     )
 
     parse = staticmethod(parse_chat_request)

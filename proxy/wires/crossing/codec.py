@@ -6,8 +6,11 @@ from typing import Any
 from msgspec import Struct
 
 from proxy.base.conversation import Conversation
-from proxy.wires.crossing.ledger import Written
+from proxy.wires.crossing.fitting import fitted
+from proxy.wires.crossing.ledger import Ledger, Written
 from proxy.wires.crossing.tables import FieldTable
+from proxy.wires.profile import Profile
+from proxy.wires.providers import known_profile
 
 
 def _unchanged(conversation: Conversation) -> Conversation:
@@ -19,10 +22,8 @@ class ConversationCodec(Struct, frozen=True):
 
     ``read`` raises :class:`RequestError`, which names a field of the wrong type.
 
-    ``write`` writes the body of a conversation for a model with a profile; without one, for what is known of
-    the model.  It
-    raises :class:`RequestError` with status 400, which names the field of the client's request, if the
-    dialect cannot express a field that must not be left out; with ``strict``, for every field left out.
+    ``body`` returns the members of the body of a conversation, for what a model takes, and tells the ledger
+    what the dialect cannot express.
 
     ``returns_reasoning``: its clients send back the text of a model's reasoning.
 
@@ -32,6 +33,21 @@ class ConversationCodec(Struct, frozen=True):
 
     fields: FieldTable
     read: Callable[[Mapping[str, Any]], Conversation]
-    write: Callable[..., Written]
+    body: Callable[[Conversation, Profile, Ledger], dict[str, Any]]
     returns_reasoning: bool = False
     repair_missing_reasoning: Callable[[Conversation], Conversation] = _unchanged
+
+    def write(
+        self, conversation: Conversation, profile: Profile | None = None, *, strict: bool = False
+    ) -> Written:
+        """Write the body of a conversation for a model with a profile; without one, for what is known of it.
+
+        Raises :class:`RequestError` with status 400, which names the field of the client's request, if the
+        dialect cannot express a field that must not be left out; with ``strict``, for every field left out.
+        """
+        ledger = Ledger(self.fields, conversation.names, strict=strict)
+        profile = profile or known_profile(self.fields.dialect, conversation.model)
+        conversation = fitted(conversation, profile, ledger)
+        body = self.body(conversation, profile, ledger)
+        ledger.put_natives(conversation.native, body)
+        return ledger.close(body)

@@ -22,6 +22,8 @@ class OllamaReplyWriter(ReplyWriter):
     ``lines`` is the class that makes and reads lines; the other options are those of :class:`ReplyWriter`.
     """
 
+    _error_body = staticmethod(error_body)
+
     def __init__(self, view: ClientView, *, lines: type[LineMaker] = LineMaker, **options: Any) -> None:
         super().__init__(view, **options)
         self._lines = lines(view.model)
@@ -74,6 +76,3 @@ class OllamaReplyWriter(ReplyWriter):
         if self._traces:
             whole["x_toolrelay"] = self._traces
         return orjson.dumps(whole)
-
-    def fail(self, message: str, *, type: str, code: str | None) -> bytes:
-        return orjson.dumps(error_body(message, type=type, code=code))

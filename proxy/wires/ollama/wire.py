@@ -10,7 +10,7 @@ from proxy.wires.ollama.body import OllamaBody
 from proxy.wires.ollama.crossing.encoder import OllamaTurnEncoder, turn_message
 from proxy.wires.ollama.crossing.fields import OLLAMA_FIELDS
 from proxy.wires.ollama.crossing.from_client import read_conversation
-from proxy.wires.ollama.crossing.to_upstream import write_conversation
+from proxy.wires.ollama.crossing.to_upstream import body_of
 from proxy.wires.ollama.dialect import OLLAMA
 from proxy.wires.ollama.held import masked_turn
 from proxy.wires.ollama.lines import LineMaker, load_answer
@@ -27,7 +27,7 @@ class OllamaWire(Wire):
     dialect = OLLAMA
     approvals = OLLAMA_APPROVALS
     # Ollama's own client sends reasoning back, but LangChain's does not.
-    codec = ConversationCodec(OLLAMA_FIELDS, read_conversation, write_conversation)
+    codec = ConversationCodec(OLLAMA_FIELDS, read_conversation, body_of)
 
     reader = OllamaTurnReader
     body_class: ClassVar[type[OllamaBody]] = OllamaBody

@@ -34,6 +34,7 @@ class ResponsesReplyWriter(ReplyWriter):
     are items that come before all others. ``options`` are those of :class:`ReplyWriter`.
     """
 
+    _error_body = staticmethod(error_body)
     asks_by_items = True
 
     def __init__(
@@ -130,6 +131,3 @@ class ResponsesReplyWriter(ReplyWriter):
             tools=self._tools.completed(payload),
         )
         return orjson.dumps(self._result)
-
-    def fail(self, message: str, *, type: str, code: str | None) -> bytes:
-        return orjson.dumps(error_body(message, type=type, code=code))

@@ -21,7 +21,7 @@ from proxy.wires.responses.body import ResponsesBody
 from proxy.wires.responses.crossing.encoder import ResponsesTurnEncoder
 from proxy.wires.responses.crossing.fields import RESPONSES_FIELDS
 from proxy.wires.responses.crossing.from_client import read_conversation
-from proxy.wires.responses.crossing.to_upstream import write_conversation
+from proxy.wires.responses.crossing.to_upstream import body_of
 from proxy.wires.responses.dialect import RESPONSES
 from proxy.wires.responses.items import response_of, turn_items, with_items, without_sealed_turns
 from proxy.wires.responses.own_items.outputs import masked_item
@@ -52,7 +52,7 @@ class ResponsesWire(Wire):
     approvals = RESPONSES_APPROVALS
     as_functions = staticmethod(as_functions)
     items_with_tools = staticmethod(items_with_tools)
-    codec = ConversationCodec(RESPONSES_FIELDS, read_conversation, write_conversation, returns_reasoning=True)
+    codec = ConversationCodec(RESPONSES_FIELDS, read_conversation, body_of, returns_reasoning=True)
 
     reader = ResponsesTurnReader
     only_with_tools = ("tool_choice", "parallel_tool_calls")

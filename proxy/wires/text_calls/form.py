@@ -57,9 +57,9 @@ class Form(ABC):
     # Writing.
 
     @property
-    @abstractmethod
     def example(self) -> str:
         """A call with placeholders, as the model should write it."""
+        return self.calls([self.call("FUNCTION_NAME", '{"ARGUMENT":"VALUE"}', "")])
 
     @abstractmethod
     def call(self, name: str, arguments: str, call_id: str) -> str:

@@ -1,8 +1,10 @@
 """The common part of all writers of answers without streaming."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
+
+import orjson
 
 from proxy.base.events import (
     Frame,
@@ -26,6 +28,7 @@ class ReplyWriter(StreamWriter):
     history.
     """
 
+    _error_body: ClassVar[Callable[..., Any]]
     _ID_PREFIX: ClassVar[str] = "call_"
     _AFTER_STATUS: ClassVar[str] = "\n\n"
     """The text between the status line of a call and the text after it."""
@@ -116,3 +119,6 @@ class ReplyWriter(StreamWriter):
     @abstractmethod
     def _say(self, text: str) -> None:
         """Add to the text of the answer."""
+
+    def fail(self, message: str, *, type: str, code: str | None) -> bytes:
+        return orjson.dumps(self._error_body(message, type=type, code=code))

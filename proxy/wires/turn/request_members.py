@@ -1,6 +1,6 @@
 """Checks and reads the members that the requests of several dialects have in common."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Final
 
 from proxy.base.errors import ModelMissing, RequestError
@@ -64,6 +64,33 @@ def declared_names(tools: Sequence[Any], name_of: Callable[[Any], str | None], p
             )
         names[name] = None
     return tuple(names)
+
+
+def check_result(
+    param: str,
+    call_id: object,
+    calls: Mapping[str, str],
+    unanswered: MutableMapping[str, int],
+    reserved: Callable[[str], bool],
+) -> None:
+    """Check that a result answers an open call of the message before it, and count it.
+
+    ``param`` is the field with the ``call_id``. ``calls`` are the names of the calls by id, and
+    ``unanswered`` the number of results that each still lacks. Raises :class:`RequestError`.
+    """
+    if not isinstance(call_id, str) or not call_id:
+        raise RequestError(400, f"{param} must name the call that this result answers.", param=param)
+    if call_id not in calls:
+        raise RequestError(
+            400,
+            f"{param} does not match a call of the assistant message before it. Remove the result.",
+            param=param,
+        )
+    if not unanswered[call_id]:
+        raise RequestError(400, f"{param} answers a call that already has a result.", param=param)
+    if reserved(calls[call_id]):
+        raise answers_server_call(param)
+    unanswered[call_id] -= 1
 
 
 def answers_server_call(param: str, result: str = "result") -> RequestError:

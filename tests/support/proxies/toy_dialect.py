@@ -278,13 +278,12 @@ def _read(payload: Mapping[str, Any]) -> Conversation:
     return Conversation(payload["model"], messages, tools=tools, stream=payload.get("live") is True)
 
 
-def _write(conversation: Conversation, profile: Profile | None = None, *, strict: bool = False) -> Written:
+def _write(conversation: Conversation, *_: Any) -> dict[str, Any]:
     said = (*conversation.system, *conversation.messages)
     functions = [tool for tool in conversation.tools if isinstance(tool, FunctionTool)]
     kit = [orjson.Fragment(_tool(one.name, one.description, one.parameters)) for one in functions]
     turns = [turn for message in said for turn in _turns(message)]
-    body = {"model": conversation.model, "turns": turns, "kit": kit, "live": conversation.stream}
-    return Written(orjson.dumps(body))
+    return {"model": conversation.model, "turns": turns, "kit": kit, "live": conversation.stream}
 
 
 def _tool(name: str, about: str | None, takes: Any) -> bytes:
@@ -316,12 +315,21 @@ def _text(parts: Sequence[Any]) -> str:
     return "".join(part.text for part in parts if isinstance(part, Text))
 
 
+class _ToyCodec(ConversationCodec, frozen=True):
+    """The dialect has no fields of its own, so it leaves nothing out."""
+
+    def write(
+        self, conversation: Conversation, profile: Profile | None = None, *, strict: bool = False
+    ) -> Written:
+        return Written(orjson.dumps(_write(conversation)))
+
+
 class ToyWire(Wire):
     """Both ports."""
 
     dialect = TOY
     body_class = ToyBody
-    codec = ConversationCodec(FieldTable("toy", read={}, written={}), _read, _write)
+    codec = _ToyCodec(FieldTable("toy", read={}, written={}), _read, _write)
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         turns, kit = listed_messages(payload, "turns"), listed_tools(payload, "kit")

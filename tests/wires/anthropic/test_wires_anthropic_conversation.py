@@ -32,7 +32,6 @@ from proxy.base.conversation import (
 from proxy.base.errors import ModelMissing, RequestError
 from proxy.wires.anthropic.crossing.fields import ANTHROPIC_FIELDS
 from proxy.wires.anthropic.crossing.from_client import read_conversation
-from proxy.wires.anthropic.crossing.to_upstream import write_conversation
 from proxy.wires.anthropic.wire import AnthropicWire
 from proxy.wires.chat.wire import ChatWire
 from proxy.wires.responses.wire import ResponsesWire
@@ -45,7 +44,7 @@ HELLO = (Message("user", (Text("hi"),)),)
 
 def body_of(conversation: Conversation, **options: Any) -> dict[str, Any]:
     """Return the body that is written for a conversation."""
-    found = json.loads(write_conversation(conversation, **options).body)
+    found = json.loads(AnthropicWire.codec.write(conversation, **options).body)
     assert isinstance(found, dict)
     return found
 
@@ -92,7 +91,7 @@ WHOLE = asking(
 def test_what_is_read_is_written_as_the_same() -> None:
     """A request that is read and written again stays the same, and no field is left out."""
     read = read_conversation(WHOLE)
-    written = write_conversation(read, strict=True)
+    written = AnthropicWire.codec.write(read, strict=True)
     assert json.loads(written.body) == WHOLE
     assert not written.left_out
     assert read_conversation(json.loads(written.body)) == read
@@ -236,7 +235,7 @@ def test_reasoning_goes_back_only_with_its_signature() -> None:
     """Reasoning without a signature is left out, because the API would refuse it."""
     thought = Message("assistant", (Reasoning("Hm."), Reasoning("So.", signature="s"), Text("Hello.")))
     asked = Conversation("m", (Message("user", (Text("hi"),)), thought, Message("user", (Text("so?"),))))
-    written = write_conversation(asked)
+    written = AnthropicWire.codec.write(asked)
     blocks = json.loads(written.body)["messages"][1]["content"]
     assert [block["type"] for block in blocks] == ["thinking", "text"]
     assert len(written.left_out) == 1
@@ -291,7 +290,7 @@ def test_a_choice_of_tools(choice: ToolChoice, said: dict[str, Any]) -> None:
 def test_what_messages_cannot_say_is_refused(field: str, asked: Conversation) -> None:
     """Rule E1: a conversation that Messages cannot express is refused with a 400 that names the field."""
     with pytest.raises(RequestError) as refusal:
-        write_conversation(asked)
+        AnthropicWire.codec.write(asked)
     found = refusal.value
     assert (found.status, found.code, found.param) == (400, "not_translatable", field)
     assert found.message.startswith(f"{field}: ")
@@ -300,10 +299,10 @@ def test_what_messages_cannot_say_is_refused(field: str, asked: Conversation) ->
 def test_what_is_left_out_is_reported() -> None:
     """The proxy reports fields that it leaves out, or refuses them in strict mode."""
     asked = Conversation("m", HELLO, sampling=Sampling(seed=7), service=Service(cache_key="k"))
-    left_out = {left.field for left in write_conversation(asked).left_out}
+    left_out = {left.field for left in AnthropicWire.codec.write(asked).left_out}
     assert left_out == {"sampling.seed", "service.cache_key"}
     with pytest.raises(RequestError):
-        write_conversation(asked, strict=True)
+        AnthropicWire.codec.write(asked, strict=True)
 
 
 @pytest.mark.parametrize(

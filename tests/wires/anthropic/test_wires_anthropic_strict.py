@@ -8,7 +8,7 @@ import pytest
 from proxy.base.conversation import Conversation, FunctionTool, Message, Text
 from proxy.base.errors import RequestError
 from proxy.base.events import ToolDefinition
-from proxy.wires.anthropic.crossing.to_upstream import takes_strict, write_conversation
+from proxy.wires.anthropic.crossing.to_upstream import takes_strict
 from proxy.wires.anthropic.wire import AnthropicWire
 
 
@@ -53,9 +53,9 @@ def test_other_schemas_go_without(shape: dict[str, Any]) -> None:
     assert not takes_strict(shape)
     assert not {"strict"} & {*ours(shape), *translated(shape)}
     asked = Conversation("m", ASKED, tools=(FunctionTool("f", "d", shape, True, at="tools[0]"),))
-    assert [left.field for left in write_conversation(asked).left_out] == ["tools[].strict"]
+    assert [left.field for left in AnthropicWire.codec.write(asked).left_out] == ["tools[].strict"]
     with pytest.raises(RequestError, match="strict"):
-        write_conversation(asked, strict=True)
+        AnthropicWire.codec.write(asked, strict=True)
 
 
 def ours(shape: dict[str, Any]) -> dict[str, Any]:
@@ -70,5 +70,5 @@ def ours(shape: dict[str, Any]) -> dict[str, Any]:
 def translated(shape: dict[str, Any]) -> dict[str, Any]:
     """A strict tool of a client of another dialect, as Anthropic gets it."""
     asked = Conversation("m", ASKED, tools=(FunctionTool("f", "d", shape, True, at="tools[0]"),))
-    (tool,) = json.loads(write_conversation(asked).body)["tools"]
+    (tool,) = json.loads(AnthropicWire.codec.write(asked).body)["tools"]
     return dict(tool)

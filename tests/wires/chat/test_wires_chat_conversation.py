@@ -29,7 +29,6 @@ from proxy.base.conversation import (
 from proxy.base.errors import ModelMissing, RequestError
 from proxy.wires.chat.crossing.fields import CHAT_FIELDS
 from proxy.wires.chat.crossing.from_client import read_conversation
-from proxy.wires.chat.crossing.to_upstream import write_conversation
 from proxy.wires.chat.wire import ChatWire
 from proxy.wires.crossing.fitting import with_word_json
 from proxy.wires.profile import EFFORTS, SAMPLING, Profile
@@ -41,7 +40,7 @@ PNG = "data:image/png;base64,iVBORw0KGgo="
 
 
 def body_of(conversation: Conversation, profile: Profile = PLAIN, **options: Any) -> dict[str, Any]:
-    found = json.loads(write_conversation(conversation, profile, **options).body)
+    found = json.loads(ChatWire.codec.write(conversation, profile, **options).body)
     assert isinstance(found, dict)
     return found
 
@@ -66,7 +65,7 @@ def test_what_is_written_reads_as_the_same(conversation: Conversation) -> None:
     if not conversation.service.store:
         conversation = replace(conversation, service=replace(conversation.service, metadata=None))
     conversation = with_word_json(conversation)
-    written = write_conversation(conversation, EXACT, strict=True)
+    written = ChatWire.codec.write(conversation, EXACT, strict=True)
     assert read_conversation(json.loads(written.body)) == conversation
     assert not written.left_out
     assert not written.renamed
@@ -169,13 +168,13 @@ def test_what_other_dialects_say_is_refused_or_reported() -> None:
         native = Native("other", ("field",), "messages[3].field", b"1", loss, "Because.")
         return Conversation("m", (Message("user", native=(native,)),))
 
-    assert write_conversation(native("unneeded"), strict=True).left_out == ()
-    written = write_conversation(native("omitted"))
+    assert ChatWire.codec.write(native("unneeded"), strict=True).left_out == ()
+    written = ChatWire.codec.write(native("omitted"))
     assert [(left.field, left.reason) for left in written.left_out] == [("messages[].field", "Because.")]
     assert json.loads(written.body)["messages"] == [{"role": "user", "content": ""}]
     for loss, strict in (("refused", False), ("omitted", True)):
         with pytest.raises(RequestError, match=r"messages\[3\]\.field: .* speaks chat .* Because") as refusal:
-            write_conversation(native(loss), strict=strict)
+            ChatWire.codec.write(native(loss), strict=strict)
         assert (refusal.value.status, refusal.value.param) == (400, "messages[3].field")
 
 
@@ -234,7 +233,7 @@ def test_results_become_text() -> None:
         ToolResultPart("c2", (Text("Error: x"),)),
     )
     conversation = Conversation("m", (Message("tool", results),))
-    written = write_conversation(conversation, Profile(result_images=False))
+    written = ChatWire.codec.write(conversation, Profile(result_images=False))
     first, second = json.loads(written.body)["messages"]
     assert first["content"].startswith("Error: no\n[toolrelay: an image (image/png, 3 bytes) was left out")
     assert second["content"] == "Error: x"
@@ -266,13 +265,13 @@ CALLED = (
 def test_reasoning_goes_back_with_calls(messages: tuple[Message, ...], goes: bool) -> None:
     """Reasoning of a loop with calls is sent under the upstream's name for it, until a user message."""
     conversation = Conversation("m", messages)
-    written = write_conversation(conversation, Profile(reasoning_field="thoughts"))
+    written = ChatWire.codec.write(conversation, Profile(reasoning_field="thoughts"))
     said = [one.get("thoughts") for one in json.loads(written.body)["messages"]]
     assert said.count("a\n\nb") == goes
     assert [left.field for left in written.left_out] == ([] if goes else ["input[]"])
     if not goes:
         with pytest.raises(RequestError):
-            write_conversation(conversation, strict=True)
+            ChatWire.codec.write(conversation, strict=True)
 
 
 @pytest.mark.parametrize("mark", ["signature", "encrypted", "redacted"])
@@ -283,7 +282,7 @@ def test_another_providers_reasoning_stays_away(mark: str) -> None:
     conversation = Conversation(
         "m", (Message("assistant", (thought, ToolCallPart("c1", "f", "{}"))), CALLED[1])
     )
-    written = write_conversation(conversation)
+    written = ChatWire.codec.write(conversation)
     assert b'"a"' not in written.body
     assert [left.field for left in written.left_out] == ["messages[]"]
 
@@ -292,7 +291,7 @@ def test_ids_and_names_are_made_to_fit() -> None:
     """A long id is shortened alike in call and result; an invalid name is replaced and can be mapped back."""
     call = ToolCallPart("i" * 64, "a.b", "")
     messages = (Message("assistant", (call,)), Message("tool", (ToolResultPart("i" * 64, ()),)))
-    written = write_conversation(Conversation("m", messages))
+    written = ChatWire.codec.write(Conversation("m", messages))
     said, result = json.loads(written.body)["messages"]
     made = said["tool_calls"][0]
     assert made["id"] == result["tool_call_id"]
@@ -305,7 +304,7 @@ def test_an_id_that_only_a_gateway_makes_goes_back_whole() -> None:
     """An id that is longer than any provider's stays as it is, since a gateway keeps data in it."""
     call = ToolCallPart("i" * 65, "a", "")
     messages = (Message("assistant", (call,)), Message("tool", (ToolResultPart("i" * 65, ()),)))
-    said, result = json.loads(write_conversation(Conversation("m", messages)).body)["messages"]
+    said, result = json.loads(ChatWire.codec.write(Conversation("m", messages)).body)["messages"]
     assert said["tool_calls"][0]["id"] == result["tool_call_id"] == "i" * 65
 
 

@@ -33,7 +33,6 @@ from proxy.wires.anthropic.wire import AnthropicWire
 from proxy.wires.chat.wire import ChatWire
 from proxy.wires.ollama.crossing.fields import OLLAMA_FIELDS
 from proxy.wires.ollama.crossing.from_client import read_conversation
-from proxy.wires.ollama.crossing.to_upstream import write_conversation
 from proxy.wires.ollama.wire import OllamaWire
 from proxy.wires.profile import EFFORTS, Profile
 from proxy.wires.responses.wire import ResponsesWire
@@ -59,7 +58,7 @@ WHOLE: dict[str, Any] = {
 
 def body_of(conversation: Conversation, **options: Any) -> dict[str, Any]:
     """Return the body that is written for a conversation."""
-    found = json.loads(write_conversation(conversation, **options).body)
+    found = json.loads(OllamaWire.codec.write(conversation, **options).body)
     assert isinstance(found, dict)
     return found
 
@@ -67,7 +66,7 @@ def body_of(conversation: Conversation, **options: Any) -> dict[str, Any]:
 def test_what_is_read_is_written_as_the_same() -> None:
     """A request that is read and written again stays the same, and no field is left out."""
     read = read_conversation(WHOLE)
-    written = write_conversation(read, strict=True)
+    written = OllamaWire.codec.write(read, strict=True)
     assert json.loads(written.body) == WHOLE
     assert not written.left_out
     assert read_conversation(json.loads(written.body)) == read
@@ -245,7 +244,7 @@ def test_results_without_ids_find_their_calls() -> None:
 def test_what_ollama_cannot_be_asked_for_is_refused(conversation: Conversation, param: str) -> None:
     """The proxy refuses what Ollama cannot do, with the name of the client's own field."""
     with pytest.raises(RequestError) as refusal:
-        write_conversation(conversation)
+        OllamaWire.codec.write(conversation)
     assert (refusal.value.status, refusal.value.param) == (400, param)
 
 

@@ -35,7 +35,6 @@ from proxy.wires.chat.wire import ChatWire
 from proxy.wires.profile import EFFORTS, Profile
 from proxy.wires.responses.crossing.fields import RESPONSES_FIELDS
 from proxy.wires.responses.crossing.from_client import read_conversation
-from proxy.wires.responses.crossing.to_upstream import write_conversation
 from proxy.wires.responses.wire import ResponsesWire
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -44,7 +43,7 @@ PNG = "data:image/png;base64,iVBORw0KGgo="
 
 
 def body_of(conversation: Conversation, **options: Any) -> dict[str, Any]:
-    found = json.loads(write_conversation(conversation, **options).body)
+    found = json.loads(ResponsesWire.codec.write(conversation, **options).body)
     assert isinstance(found, dict)
     return found
 
@@ -56,7 +55,7 @@ def asking(*items: dict[str, Any], **fields: Any) -> dict[str, Any]:
 @given(conversations())
 def test_what_is_written_reads_as_the_same(conversation: Conversation) -> None:
     """A conversation that Responses can express is the same after it was written and read again."""
-    written = write_conversation(conversation, EXACT, strict=True)
+    written = ResponsesWire.codec.write(conversation, EXACT, strict=True)
     assert read_conversation(json.loads(written.body)) == conversation
     assert not written.left_out
 
@@ -254,7 +253,7 @@ def test_a_string_is_one_message() -> None:
 def test_what_responses_cannot_say_is_refused(asked: Conversation, param: str) -> None:
     """The refusal names the client's field, and the dialect of the upstream."""
     with pytest.raises(RequestError, match="responses") as refusal:
-        write_conversation(asked)
+        ResponsesWire.codec.write(asked)
     assert (refusal.value.status, refusal.value.param, refusal.value.code) == (400, param, "not_translatable")
 
 
@@ -263,11 +262,11 @@ def test_what_is_left_out_is_reported() -> None:
     names_ = {"sampling.seed": "seed"}
     thought = Message("assistant", (Reasoning("a", at="messages[0].reasoning_content"), Text("b")))
     asked = Conversation("m", (thought, thought), sampling=Sampling(seed=1), names=names_)
-    written = write_conversation(asked)
+    written = ResponsesWire.codec.write(asked)
     assert [left.field for left in written.left_out] == ["seed", "messages[].reasoning_content"]
     assert json.loads(written.body)["input"] == [{"role": "assistant", "content": "b"}] * 2
     with pytest.raises(RequestError) as refusal:
-        write_conversation(asked, strict=True)
+        ResponsesWire.codec.write(asked, strict=True)
     assert refusal.value.param == "seed"
 
 

@@ -44,12 +44,10 @@ from proxy.base.conversation import (
 )
 from proxy.base.globs import fits
 from proxy.schemas.portable import follow, repaired, subschemas
-from proxy.wires.anthropic.crossing.fields import ANTHROPIC_FIELDS, KEEPER
-from proxy.wires.crossing.fitting import fitted
-from proxy.wires.crossing.ledger import Ledger, Written, fitting_id, without_none
+from proxy.wires.anthropic.crossing.fields import KEEPER
+from proxy.wires.crossing.ledger import Ledger, fitting_id, without_none
 from proxy.wires.crossing.media import omit_detail
 from proxy.wires.profile import Profile
-from proxy.wires.providers import known_profile
 from proxy.wires.turn.arguments import arguments_object
 
 _MOST_ID: Final = 64
@@ -68,17 +66,8 @@ def without_reasoning(conversation: Conversation) -> Conversation:
     return replace(conversation, reasoning=ReasoningSettings("none"))
 
 
-def write_conversation(
-    conversation: Conversation, profile: Profile | None = None, *, strict: bool = False
-) -> Written:
-    """Write the body of a Messages request.
-
-    Raises :class:`RequestError` with status 400, which names the field of the client's request, if Messages
-    cannot express a field that must not be left out; with ``strict``, for every field left out.
-    """
-    ledger = Ledger(ANTHROPIC_FIELDS, conversation.names, strict=strict)
-    profile = profile or known_profile("anthropic", conversation.model)
-    conversation = fitted(conversation, profile, ledger)
+def body_of(conversation: Conversation, profile: Profile, ledger: Ledger) -> dict[str, Any]:
+    """Return the body of a Messages request. See :attr:`.ConversationCodec.body`."""
     ledger.check(conversation)
     writer = _Blocks(ledger)
     limit = conversation.output.max_tokens
@@ -97,10 +86,9 @@ def write_conversation(
         body["system"] = system
     body |= _tools(conversation, ledger)
     body |= _settings(conversation, ledger, chooses=body.get("tool_choice"))
-    ledger.put_natives(conversation.native, body)
     if not body["messages"]:
         raise ledger.refuse(ledger.name_of("messages"), "Messages needs at least one message with content.")
-    return ledger.close(body)
+    return body
 
 
 # ---------------------------------------------------------------- messages

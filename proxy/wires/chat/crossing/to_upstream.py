@@ -31,13 +31,12 @@ from proxy.base.conversation import (
     ToolResultPart,
 )
 from proxy.schemas.portable import repaired
-from proxy.wires.chat.crossing.fields import CHAT_FIELDS, KEEPER
-from proxy.wires.crossing.fitting import fitted, with_word_json
-from proxy.wires.crossing.ledger import Ledger, Written, fitting_id, shortened, without_none
+from proxy.wires.chat.crossing.fields import KEEPER
+from proxy.wires.crossing.fitting import with_word_json
+from proxy.wires.crossing.ledger import Ledger, fitting_id, shortened, without_none
 from proxy.wires.crossing.media import data_url, file_words, result_words
 from proxy.wires.crossing.reasoning import in_loops, is_plain
 from proxy.wires.profile import Profile
-from proxy.wires.providers import known_profile
 
 _MOST_ID: Final = 40
 _MOST_FOREIGN_ID: Final = 64
@@ -49,17 +48,8 @@ _BETWEEN: Final = {"assistant": "", "system": "\n\n", "developer": "\n\n", "user
 """The separator between texts that are joined, by role: a model's texts are pieces of one text."""
 
 
-def write_conversation(
-    conversation: Conversation, profile: Profile | None = None, *, strict: bool = False
-) -> Written:
-    """Write the body of a Chat request.
-
-    Raises :class:`RequestError` with status 400, which names the field of the client's request, if Chat
-    cannot express a field that must not be left out; with ``strict``, for every field left out.
-    """
-    ledger = Ledger(CHAT_FIELDS, conversation.names, strict=strict)
-    profile = profile or known_profile("chat", conversation.model)
-    conversation = fitted(conversation, profile, ledger)
+def body_of(conversation: Conversation, profile: Profile, ledger: Ledger) -> dict[str, Any]:
+    """Return the body of a Chat request. See :attr:`.ConversationCodec.body`."""
     conversation = with_word_json(conversation)
     if conversation.service.metadata and not conversation.service.store:
         # WIRE: as OpenAI says (https://github.com/QwenLM/qwen-code/issues/243).
@@ -72,8 +62,7 @@ def write_conversation(
         **_tools(conversation, ledger),
         **_settings(conversation, profile),
     }
-    ledger.put_natives(conversation.native, body)
-    return ledger.close(body)
+    return body
 
 
 def _more_sampling(profile: Profile) -> tuple[str, ...]:

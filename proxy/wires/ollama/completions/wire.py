@@ -14,7 +14,7 @@ from proxy.wires.ollama.completions.conversation import read_completion
 from proxy.wires.ollama.completions.lines import CompletionLines
 from proxy.wires.ollama.crossing.encoder import OllamaTurnEncoder
 from proxy.wires.ollama.crossing.fields import COMPLETION_FIELDS
-from proxy.wires.ollama.crossing.to_upstream import write_conversation
+from proxy.wires.ollama.crossing.to_upstream import body_of
 from proxy.wires.ollama.lines import load_answer
 from proxy.wires.ollama.reply import OllamaReplyWriter
 from proxy.wires.ollama.request import OllamaRequest
@@ -35,7 +35,7 @@ class _CompletionBody(OllamaBody):
 class OllamaCompletionWire(OllamaWire):
     """The wire of ``/api/generate``, for clients only: the proxy asks no upstream in it."""
 
-    codec = ConversationCodec(COMPLETION_FIELDS, read_completion, write_conversation)
+    codec = ConversationCodec(COMPLETION_FIELDS, read_completion, body_of)
     body_class = _CompletionBody
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:

@@ -27,30 +27,18 @@ from proxy.base.conversation import (
     ToolResultPart,
 )
 from proxy.schemas.portable import repaired
-from proxy.wires.crossing.fitting import fitted
-from proxy.wires.crossing.ledger import Ledger, Written, without_none
+from proxy.wires.crossing.ledger import Ledger, without_none
 from proxy.wires.crossing.media import file_words, omit_detail, result_words
 from proxy.wires.ollama.crossing.encoder import call_object
-from proxy.wires.ollama.crossing.fields import OLLAMA_FIELDS
 from proxy.wires.profile import Profile
-from proxy.wires.providers import known_profile
 
 _EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
 _BETWEEN: Final = {"assistant": "", "system": "\n\n", "user": "\n\n"}
 """The separator between texts that are joined, by role: a model's texts are pieces of one text."""
 
 
-def write_conversation(
-    conversation: Conversation, profile: Profile | None = None, *, strict: bool = False
-) -> Written:
-    """Write the body of a chat request.
-
-    Raises :class:`RequestError` with status 400, which names the field of the client's request, if Ollama
-    cannot express a field that must not be left out; with ``strict``, for every field left out.
-    """
-    ledger = Ledger(OLLAMA_FIELDS, conversation.names, strict=strict)
-    profile = profile or known_profile("ollama", conversation.model)
-    conversation = fitted(conversation, profile, ledger)
+def body_of(conversation: Conversation, profile: Profile, ledger: Ledger) -> dict[str, Any]:
+    """Return the body of a chat request. See :attr:`.ConversationCodec.body`."""
     ledger.check(conversation, ("tool_choice",))
     body: dict[str, Any] = {
         "model": conversation.model,
@@ -68,8 +56,7 @@ def write_conversation(
             )
         body["format"] = "json" if wanted.schema is None else wanted.schema
     body |= _settings(conversation)
-    ledger.put_natives(conversation.native, body)
-    return ledger.close(body)
+    return body
 
 
 # ---------------------------------------------------------------- messages

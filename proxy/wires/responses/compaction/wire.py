@@ -16,7 +16,7 @@ from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.responses.compaction.codec import read_compaction
 from proxy.wires.responses.compaction.reply import CompactionReplyWriter
 from proxy.wires.responses.crossing.fields import RESPONSES_FIELDS
-from proxy.wires.responses.crossing.to_upstream import write_conversation
+from proxy.wires.responses.crossing.to_upstream import body_of
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.request import ResponsesRequest, parse_responses_request
 from proxy.wires.responses.resource import ClientTools
@@ -28,7 +28,7 @@ _READ = ("model", "input", "instructions", "previous_response_id")
 class ResponsesCompactionWire(ResponsesWire):
     """The wire of ``/responses/compact``. Only clients use it; upstreams are asked in their own dialects."""
 
-    codec = ConversationCodec(RESPONSES_FIELDS, read_compaction, write_conversation)
+    codec = ConversationCodec(RESPONSES_FIELDS, read_compaction, body_of)
 
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         """Read a request; it uses no tools, and is not stored.

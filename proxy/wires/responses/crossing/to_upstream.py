@@ -30,30 +30,18 @@ from proxy.base.conversation import (
     ToolResultPart,
 )
 from proxy.schemas.portable import repaired
-from proxy.wires.crossing.fitting import fitted
-from proxy.wires.crossing.ledger import Ledger, Written, fitting_id, without_none
+from proxy.wires.crossing.ledger import Ledger, fitting_id, without_none
 from proxy.wires.crossing.media import data_url, file_words, marked_result
 from proxy.wires.profile import Profile
-from proxy.wires.providers import known_profile
-from proxy.wires.responses.crossing.fields import KEEPER, RESPONSES_FIELDS
+from proxy.wires.responses.crossing.fields import KEEPER
 from proxy.wires.responses.crossing.from_client import LOGPROBS
 from proxy.wires.turn.token_limit import LEAST_TOKENS
 
 _MOST_ID: Final = 64
 
 
-def write_conversation(
-    conversation: Conversation, profile: Profile | None = None, *, strict: bool = False
-) -> Written:
-    """Write the body of a Responses request.
-
-    Raises :class:`RequestError` with status 400, which names the field of the client's request, if
-    Responses cannot express a required field. With ``strict`` it raises for every field that would be left
-    out.
-    """
-    ledger = Ledger(RESPONSES_FIELDS, conversation.names, strict=strict)
-    profile = profile or known_profile("responses", conversation.model)
-    conversation = fitted(conversation, profile, ledger)
+def body_of(conversation: Conversation, profile: Profile, ledger: Ledger) -> dict[str, Any]:
+    """Return the body of a Responses request. See :attr:`.ConversationCodec.body`."""
     ledger.check(conversation)
     instructions, system = _instructions(conversation.system)
     body: dict[str, Any] = {"model": conversation.model}
@@ -62,8 +50,7 @@ def write_conversation(
     body["input"] = _Items(ledger).write((*system, *conversation.messages))
     body |= _tools(conversation, ledger)
     body |= _settings(conversation, ledger)
-    ledger.put_natives(conversation.native, body)
-    return ledger.close(body)
+    return body
 
 
 def _instructions(system: Sequence[Message]) -> tuple[str, Sequence[Message]]:

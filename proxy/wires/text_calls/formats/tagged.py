@@ -42,10 +42,6 @@ class QwenXml(Form):
             yield from _may_close(source, "</tool_call>")
         return [declared.typed(name, values)]
 
-    @property
-    def example(self) -> str:
-        return self.call("FUNCTION_NAME", '{"ARGUMENT":"VALUE"}', "")
-
     def call(self, name: str, arguments: str, call_id: str) -> str:
         given = "".join(
             f"<parameter={key}>\n{_plain(value)}\n</parameter>\n" for key, value in parsed(arguments).items()
@@ -80,10 +76,6 @@ class Glm(Form):
             _put(values, key.strip(), (yield from source.until("</arg_value>")))
         yield from closing(source, declared, "</tool_call>")
         return [declared.typed(name, values)]
-
-    @property
-    def example(self) -> str:
-        return self.call("FUNCTION_NAME", '{"ARGUMENT":"VALUE"}', "")
 
     def call(self, name: str, arguments: str, call_id: str) -> str:
         given = "".join(
@@ -155,10 +147,6 @@ class _Invoking(Form):
     def _open(self) -> tuple[str, str]:
         """Return the prefix and the outer name with which calls are written."""
         return self.prefixes[0], self.outer[0]
-
-    @property
-    def example(self) -> str:
-        return self.calls([self.call("FUNCTION_NAME", '{"ARGUMENT":"VALUE"}', "")])
 
     def call(self, name: str, arguments: str, call_id: str) -> str:
         prefix, _ = self._open()
