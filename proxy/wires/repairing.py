@@ -5,7 +5,7 @@ writer composes the stream itself, from the first event with the defect on. The 
 get the ids, indices, numbers and the end that clients need. docs/doctor.md lists the defects.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, Literal, TypedDict
 
@@ -16,8 +16,11 @@ CUT_OFF = "The upstream's response ended before it was finished."
 """The error for a stream without its end: several clients would take it for a complete answer."""
 
 
-class RepairingWriter(ABC):
-    """A :class:`~proxy.wires.client_port.StreamWriter` that can repair its stream."""
+class RepairingWriter:
+    """A :class:`~proxy.wires.client_port.StreamWriter` that can repair its stream.
+
+    It is no ``ABC``, which would make ``isinstance`` slow.
+    """
 
     @abstractmethod
     def repair(self, *, always: bool, begun: bool = False, single_turn: bool = False) -> None:
