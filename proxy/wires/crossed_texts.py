@@ -5,14 +5,16 @@ and the client's encoder puts it into an event of its own dialect.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import orjson
 
 from proxy.base.events import Frame, ReasoningDelta, RefusalDelta, TextDelta, TurnEvent
 from proxy.wires.client_port import TurnEncoder
 from proxy.wires.crossed_reader import CrossedReader
-from proxy.wires.stream.fast_path import FastReader, FastWriter, TextReader
+from proxy.wires.stream.fast_path import FastReader, FastWriter
 from proxy.wires.stream.held import identity
+from proxy.wires.stream.reader import StreamReader
 from proxy.wires.upstream_port import TurnReader
 
 
@@ -21,7 +23,7 @@ def crossed_reader(reader: TurnReader, encoder: TurnEncoder, renamed: Mapping[st
 
     ``renamed`` maps the upstream's names of tools to the client's.
     """
-    if isinstance(reader, TextReader) and isinstance(reader, FastReader):
+    if isinstance(reader, StreamReader):
         return _FastCrossedReader(reader, encoder, renamed)
     return CrossedReader(reader, encoder, renamed)
 
@@ -29,10 +31,8 @@ def crossed_reader(reader: TurnReader, encoder: TurnEncoder, renamed: Mapping[st
 class _FastCrossedReader(CrossedReader, FastReader):
     """A reader that puts text into events of the client's dialect as JSON, without parsing it."""
 
-    def __init__(self, reader: TurnReader, encoder: TurnEncoder, renamed: Mapping[str, str]) -> None:
+    def __init__(self, reader: StreamReader[Any], encoder: TurnEncoder, renamed: Mapping[str, str]) -> None:
         super().__init__(reader, encoder, renamed)
-        if not (isinstance(reader, TextReader) and isinstance(reader, FastReader)):
-            raise TypeError("the reader cannot take texts unread")
         self._take_texts = reader.take_texts
         self._inner_catch_up = reader.catch_up
         self._text_encoder = encoder
