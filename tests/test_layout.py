@@ -71,6 +71,7 @@ RELAY_MAY_IMPORT = {
     "proxy.wires.client_port",
     "proxy.wires.upstream_port",
     "proxy.wires.typed_tools.functions",
+    "proxy.wires.typed_tools.searching",
     "proxy.wires.wire",
     "proxy.wires.repairing",
     "proxy.wires.crossed",
@@ -88,7 +89,6 @@ RELAY_MAY_IMPORT = {
     "proxy.wires.stream.usage_tap",
     "proxy.upstreams.base",
     "proxy.store.base",
-    "proxy.tools.contract.identifiers",
     "proxy.tools.contract.spec",
     "proxy.tools.running.granted",
     "proxy.tools.running.plan",
@@ -102,6 +102,7 @@ RELAY_MAY_IMPORT = {
     "proxy.tools.agents.report",
     "proxy.tools.searching.index",
     "proxy.tools.searching.listing",
+    "proxy.tools.searching.patterns",
     "proxy.tools.searching.searches",
 }
 """Ports and helpers; never a concrete wire, store, upstream or tool."""

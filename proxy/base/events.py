@@ -97,6 +97,10 @@ class FinishWords(Struct, frozen=True):
         return self.words[meant if reason is None else reason]
 
 
+SEARCH_TOOLS: Final = "core__search_tools"
+"""The tool that finds tools.  The proxy offers it itself, so no setting of the policy has to allow it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolDefinition:
     """A server tool as a model sees it.  ``parameters`` is a JSON Schema of type object.

@@ -6,7 +6,6 @@ This module does not know HTTP: any code that fills an :class:`Ask` can start a 
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
@@ -57,13 +56,12 @@ from proxy.relay.typed_tools import naming_as_declared, with_functions
 from proxy.tools.running.ledger import NO_KEY, RequestKey, RunLedger
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.registry.requests import check_switches
-from proxy.wires.typed_tools.functions import AsFunctions, TypedAnswer
+from proxy.wires.typed_tools.functions import AsFunctions
 from proxy.wires.upstream_port import BodyEditor, UpstreamPort
 from proxy.wires.wire import Wire
 
 
-@dataclass(slots=True)
-class Planning:
+class Planning(Struct):
     """The state of a request that is planned for one upstream after the other.
 
     ``repeat_key`` and ``ledger`` are those of its job.  ``pinned`` says that the upstream that has its
@@ -114,7 +112,7 @@ class _Draft(Struct, frozen=True):
 
     ``offer_fingerprint`` is the fingerprint of the offer if answers are looked up and remembered, else
     ``None``.
-    ``answer`` turns calls of functions back into those of the client's typed tools, if it has any.
+    ``typed`` is what was replaced in the client's request.
     """
 
     route: Route
@@ -124,7 +122,7 @@ class _Draft(Struct, frozen=True):
     offer: Offer
     offer_fingerprint: str | None
     is_person: bool
-    answer: TypedAnswer | None
+    typed: AsFunctions | None
 
 
 class Planner:
@@ -280,9 +278,9 @@ class Planner:
         )
         if planning.purse is not None:
             planning.approvals = restored.approvals.after(planning.approvals, planning.purse)
-            restored = replace(restored, approvals=planning.approvals)
+            restored = structs.replace(restored, approvals=planning.approvals)
         if read_before:
-            restored = replace(restored, untrusted=join_sources(restored.untrusted, read_before))
+            restored = structs.replace(restored, untrusted=join_sources(restored.untrusted, read_before))
         if (restored.upstream or restored.bound) and not planning.pinned:
             planning.pinned = True
             home = planning.candidates.pin(route, restored.upstream, bound=restored.bound)
@@ -355,7 +353,8 @@ class Planner:
         """Return what the upstream would be offered, and how it would be asked."""
         selection = ask.access.permissions.selections[route.served.upstream.name]
         limits = self._limits(route, ask.wire)
-        offer = self._offers.decide(request, selection, ask.options.wanted, limits=limits)
+        search = typed.search if typed is not None else None
+        offer = self._offers.decide(request, selection, ask.options.wanted, limits=limits, search=search)
         rules = text_call_rules(route, request, offer)
         port = port_of(route, ask.wire, self._wires, request, rules)
         make = partial(_editor, ask, route, port, request, offer)
@@ -367,8 +366,7 @@ class Planner:
             ask.nested is not None and (ask.nested.asking.can_ask or ask.nested.asking.continues)
         )
         fingerprint = offer.fingerprint if has_offer and is_person and ask.options.history else None
-        answer = typed.answer if typed is not None else None
-        return _Draft(route, request, port, editor, offer, fingerprint, is_person, answer)
+        return _Draft(route, request, port, editor, offer, fingerprint, is_person, typed)
 
     async def _job(self, planning: Planning, draft: _Draft, restored: Restored) -> Job:
         """Return the run of a request at one upstream."""
@@ -383,10 +381,10 @@ class Planner:
                 await in_thread(translate) if is_large else translate()
         check_switches(payload)
         tools = await self._tools(planning, draft, restored)
-        meter = ask.access.meter
+        meter, answer = ask.access.meter, draft.typed.answer if draft.typed is not None else None
         return Job(
             ask.identity,
-            ClientSide(ask, ask.wire, request, ask.options.trace, draft.answer, restored.with_tools),
+            ClientSide(ask, ask.wire, request, ask.options.trace, answer, restored.with_tools),
             UpstreamSide(
                 route=route,
                 port=draft.port,
@@ -426,8 +424,9 @@ class Planner:
         )
         if offer.asked:
             policy, selection = with_required_approvals(policy, selection, offer.asked)
-        if restored.loaded:
-            offer = offer.with_loaded(restored.loaded)
+        if offer.deferred.tools:
+            search = draft.typed.search if draft.typed is not None else None
+            offer = offer.with_loaded([*restored.loaded, *(search.loaded if search is not None else ())])
         ledger = self._ledger(planning, draft)
         untrusted = restored.untrusted
         if selection.guards:

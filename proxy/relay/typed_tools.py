@@ -8,9 +8,11 @@ import orjson
 from msgspec import structs
 
 from proxy.base.errors import RequestError
+from proxy.base.events import SEARCH_TOOLS
 from proxy.relay.ask import Ask
 from proxy.relay.body import Body
 from proxy.relay.routing.router import Route
+from proxy.tools.access.catalog import Selection
 from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions
 from proxy.wires.wire import Wire
 
@@ -19,11 +21,18 @@ _CUSTOM: Final = "custom"
 
 
 def as_functions(
-    wire: Wire, payload: Mapping[str, Any], route: Route, *, mixes: bool = False, earlier: str = ""
+    wire: Wire,
+    payload: Mapping[str, Any],
+    route: Route,
+    selection: Selection,
+    *,
+    mixes: bool = False,
+    earlier: str = "",
 ) -> AsFunctions | None:
     """Return a request of the client's ``wire`` as the upstream of a route is asked; ``None`` for unchanged.
 
-    With ``mixes`` the model may call server tools in the same turn.  ``earlier`` are the items that brought
+    With ``mixes`` the model may call server tools in the same turn.  If the catalog of ``selection`` has the
+    tool that finds tools, it runs the search that a client declares.  ``earlier`` are the items that brought
     tools to the response that the request continues (:meth:`.Wire.items_with_tools`).  Raise
     :class:`~proxy.base.errors.RequestError` for a declaration that cannot be read.
     """
@@ -33,14 +42,19 @@ def as_functions(
     elif route.wire:
         has_custom = route.wire == "chat" and not {_CUSTOM, EVERY_TYPE}.isdisjoint(native)
         native = (_CUSTOM,) if has_custom else ()
+    if selection.catalog.get(SEARCH_TOOLS) is not None:
+        found = wire.with_search(payload, native, crosses=bool(route.wire), mixes=mixes, earlier=earlier)
+        if found is not None:
+            return found
     return wire.as_functions(payload, native, crosses=bool(route.wire), mixes=mixes, earlier=earlier)
 
 
 def with_functions(ask: Ask, route: Route, earlier: str = "") -> tuple[Ask, AsFunctions | None]:
     """Return the request as its upstream is asked, and what was replaced; see :func:`as_functions`."""
     served, permissions = route.served, ask.access.permissions
-    mixes = bool(served.native and permissions.selections[served.upstream.name].offered)
-    typed = as_functions(ask.wire, ask.body.payload, route, mixes=mixes, earlier=earlier)
+    selection = permissions.selections[served.upstream.name]
+    mixes = bool(served.native and selection.offered)
+    typed = as_functions(ask.wire, ask.body.payload, route, selection, mixes=mixes, earlier=earlier)
     if typed is None:
         return ask, None
     return structs.replace(ask, body=Body(orjson.dumps(typed.payload), typed.payload)), typed

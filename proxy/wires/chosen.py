@@ -17,7 +17,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.base.errors import RequestError
-from proxy.base.events import ToolResult
+from proxy.base.events import SEARCH_TOOLS, ToolCall, ToolResult
+from proxy.wires.typed_tools.searching import SearchForm
 
 SERVER_URL: Final = "toolrelay"
 """The address of all server tools; those of one server are at ``toolrelay/NAME``."""
@@ -290,11 +291,13 @@ class ShownServer(Struct, frozen=True):
 class ShownTools(Struct, frozen=True):
     """What the client sees of the tools that it chose in its request.
 
-    ``reports_calls`` says that it chose at least one; usage then reports how many calls ran.
+    ``reports_calls`` says that it chose at least one; usage then reports how many calls ran.  ``search``
+    shows the searches for tools, if the client declared these.
     """
 
     servers: tuple[ShownServer, ...] = ()
     reports_calls: bool = False
+    search: SearchForm | None = None
 
     def __bool__(self) -> bool:
         return self.reports_calls
@@ -310,7 +313,7 @@ class ShownTools(Struct, frozen=True):
             )
             for server in self.servers
         ]
-        return ShownTools(tuple(servers), self.reports_calls)
+        return replace(self, servers=tuple(servers))
 
     def called(self, name: str) -> tuple[str, str] | None:
         """Return the label and the server's own name of a tool that models call ``name``.
@@ -322,6 +325,10 @@ class ShownTools(Struct, frozen=True):
                 if tool.id == name:
                     return server.label, tool.name
         return None
+
+    def search_of(self, call: ToolCall, result: ToolResult) -> Sequence[dict[str, Any]]:
+        """Return the items or blocks that show a call, if it is a search that the client declared."""
+        return self.search.shown(call, result) if self.search and call.name == SEARCH_TOOLS else ()
 
     def id_of(self, label: str, name: str) -> str | None:
         """Return what models call a tool of the server that the client calls ``label``."""

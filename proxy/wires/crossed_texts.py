@@ -5,7 +5,6 @@ and the client's encoder puts it into an event of its own dialect.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import orjson
 
@@ -14,7 +13,6 @@ from proxy.wires.client_port import TurnEncoder
 from proxy.wires.crossed_reader import CrossedReader
 from proxy.wires.stream.fast_path import FastReader, FastWriter
 from proxy.wires.stream.held import identity
-from proxy.wires.stream.reader import StreamReader
 from proxy.wires.upstream_port import TurnReader
 
 
@@ -23,18 +21,21 @@ def crossed_reader(reader: TurnReader, encoder: TurnEncoder, renamed: Mapping[st
 
     ``renamed`` maps the upstream's names of tools to the client's.
     """
-    if isinstance(reader, StreamReader):
-        return _FastCrossedReader(reader, encoder, renamed)
+    if isinstance(reader, FastReader):
+        return _FastCrossedReader(reader, reader, encoder, renamed)
     return CrossedReader(reader, encoder, renamed)
 
 
 class _FastCrossedReader(CrossedReader, FastReader):
     """A reader that puts text into events of the client's dialect as JSON, without parsing it."""
 
-    def __init__(self, reader: StreamReader[Any], encoder: TurnEncoder, renamed: Mapping[str, str]) -> None:
+    def __init__(
+        self, reader: TurnReader, fast: FastReader, encoder: TurnEncoder, renamed: Mapping[str, str]
+    ) -> None:
+        """``fast`` is the reader, as one that takes texts."""
         super().__init__(reader, encoder, renamed)
-        self._take_texts = reader.take_texts
-        self._inner_catch_up = reader.catch_up
+        self._take_texts = fast.take_texts
+        self._inner_catch_up = fast.catch_up
         self._text_encoder = encoder
         self._is_open = encoder.text_is_open
         self._taken: tuple[type[TurnEvent], Sequence[bytes]] = (TextDelta, ())

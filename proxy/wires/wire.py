@@ -109,6 +109,22 @@ class Wire(UpstreamPort):
         """
         return None
 
+    def with_search(
+        self,
+        payload: Mapping[str, Any],
+        native: Sequence[str],
+        *,
+        crosses: bool,
+        mixes: bool = False,
+        earlier: str = "",
+    ) -> AsFunctions | None:
+        """Return a request whose deferred tools the model finds by the proxy's search.
+
+        Return ``None`` if it declares no search, or one that the upstream runs itself. See
+        :meth:`as_functions`, which it takes the place of.
+        """
+        return None
+
     def items_with_tools(self, payload: Mapping[str, Any], earlier: str) -> str:
         """Return what later requests that continue this one need of the tools that its items bring.
 

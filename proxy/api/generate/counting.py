@@ -48,7 +48,8 @@ class Counting(Passthrough):
         wire = self._wires.get(context.target.endpoint.dialect.name)
         if wire is None:
             return body
-        if (typed := as_functions(wire, body.payload, route)) is not None:
+        selection = context.permissions.selections[route.served.upstream.name]
+        if (typed := as_functions(wire, body.payload, route, selection)) is not None:
             body = Body(orjson.dumps(typed.payload), typed.payload)
         if _NAMED not in body.raw:
             return body

@@ -277,16 +277,17 @@ def _has_to_be_planned(context: Context, asked: "_Asked") -> bool:
     if context.target.endpoint.kind == "complete":
         return any(route.wire for route in asked.routes)
     for route in asked.routes:
+        selection = permissions.selections[route.served.upstream.name]
         # A request in another dialect has to be translated, and the model's text may have to be parsed.
         if (
             route.wire
             or route.served.text_calls is not None
-            or (permissions.offers and permissions.selections[route.served.upstream.name].offered)
-            or as_functions(asked.wire, asked.body.payload, route) is not None
+            or (permissions.offers and selection.offered)
+            or as_functions(asked.wire, asked.body.payload, route, selection) is not None
         ):
             return True
     if asked.options.wanted and asked.options.wanted.names:
         return True
     raw = asked.body.raw
-    ours = _PART_OF_BOTH in raw and (_NAMED in raw or _OUR_ID in raw)
+    ours = raw.find(_PART_OF_BOTH) >= 0 and (_NAMED in raw or _OUR_ID in raw)
     return ours or continued_by(asked.body.payload) is not None

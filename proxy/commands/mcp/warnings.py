@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from proxy.app.compose.tools import search_rules
+from proxy.base.events import SEARCH_TOOLS
 from proxy.base.plain_text import plain_text
 from proxy.commands.mcp.looking import InspectedServer, InspectedTool
 from proxy.config.load import Config
@@ -17,7 +18,6 @@ from proxy.records.rows import ToolEffect
 from proxy.relay.offering.deferred import defer
 from proxy.tools.access.catalog import MOST_OFFERED, Catalog, too_many_offered
 from proxy.tools.access.policy import Policy
-from proxy.tools.contract.identifiers import SEARCH_TOOLS
 from proxy.tools.mcp.definitions import MAX_SHOWN, Definition
 from proxy.tools.mcp.masking import is_secret_name, is_secret_value, masked_args, masked_url
 from proxy.tools.mcp.names import pattern_of_server

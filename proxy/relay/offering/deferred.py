@@ -9,13 +9,20 @@ from typing import Any, Final, Literal
 import orjson
 from msgspec import Struct
 
-from proxy.base.events import ToolDefinition, ToolDefinitions, ToolResult
+from proxy.base.events import ToolDefinition, ToolDefinitions
 from proxy.base.globs import fits
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.searching.index import ToolIndex
 from proxy.tools.searching.listing import listing
+from proxy.tools.searching.patterns import matching
+from proxy.wires.typed_tools.searching import ClientSearch
 
 SearchMode = Literal["auto", "on", "off"]
+
+_PATTERN: Final = (
+    "A regular expression that is searched in the names, descriptions and argument names of tools, such as "
+    "weather or (?i)create.*issue; without lookaround and backreferences"
+)
 
 _INDEX_BYTES: Final = 3000
 """What the index takes for each tool, at most."""
@@ -48,20 +55,29 @@ class SearchRules(Struct, frozen=True):
 class Deferred:
     """The deferred tools of an offer by name.
 
-    A search finds ``finds`` of them at most, and no more than ``room`` are shown in the end.
+    A search finds ``finds`` of them at most, and no more than ``room`` are shown in the end.  It is by words,
+    or by a regular expression (``by_pattern``).
     """
 
     tools: Mapping[str, ToolDefinition] = field(default_factory=dict)
     finds: int = 0
     room: int = 0
+    by_pattern: bool = False
 
     @cached_property
     def _index(self) -> ToolIndex:
         return ToolIndex(self.tools.values())
 
     def find(self, query: str, may_show: Callable[[str], bool]) -> Sequence[ToolDefinition]:
-        """Return the tools that fit best, of those whose names ``may_show`` takes."""
-        ranked = filter(may_show, self._index.find(query, len(self.tools)))
+        """Return the tools that fit best, of those whose names ``may_show`` takes.
+
+        Raise :class:`~proxy.base.errors.ToolFailure` for a pattern that cannot be used.
+        """
+        if self.by_pattern:
+            found = matching(query, self.tools.values())
+        else:
+            found = self._index.find(query, len(self.tools))
+        ranked = filter(may_show, found)
         return [self.tools[name] for name in islice(ranked, self.finds)]
 
     def to_load(self, names: Iterable[str], loaded: Sequence[str]) -> Sequence[str]:
@@ -100,45 +116,48 @@ def defer(
     rules: SearchRules,
     room: int | None,
     forced: Collection[str],
+    client: ClientSearch | None = None,
 ) -> OfferedTools | None:
     """Divide the tools of a request into those that are shown and those that a search finds.
 
     Return ``None`` if all are shown.  ``finder`` is the tool that finds the others, if there is one.
-    ``forced`` are the tools that the tool choice names, which are shown.
+    ``forced`` are the tools that the tool choice names, which are shown.  ``client`` is the search that the
+    client declared, with its own deferred tools.
     """
-    if finder is None or rules.mode == "off" or not rules.search(tools, room):
+    if finder is None or rules.mode == "off":
         return None
-    shown = [spec for spec in tools if spec.name in forced or any(fits(spec.name, at) for at in rules.shown)]
+    mine = {} if client is None else client.deferred
+    hides = (client is not None and client.defers_servers) or rules.search(tools, room)
+    shown = [
+        spec
+        for spec in tools
+        if not hides or spec.name in forced or any(fits(spec.name, at) for at in rules.shown)
+    ]
     kept = {spec.name for spec in shown}
-    deferred = {spec.name: spec.definition() for spec in tools if spec.name not in kept}
+    ours = {spec.name: spec.definition() for spec in tools if spec.name not in kept}
+    deferred = {**ours, **mine}
     left = len(deferred) if room is None else room - len(shown) - 1
-    if not deferred or left < 1:
+    if not deferred or (left < 1 and not mine):
         return None
-    found = Deferred(deferred, rules.finds, min(left, len(deferred)))
-    finding = _finding(finder.definition(), tuple(deferred.values()))
+    by_pattern = client is not None and client.by_pattern
+    # A client that declared a search has room for what it finds.
+    found = Deferred(deferred, rules.finds, max(min(left, len(deferred)), len(mine)), by_pattern)
+    finding = _finding(finder.definition(), tuple(deferred.values()), by_pattern=by_pattern)
     return OfferedTools(
         [*tools, finder], ToolDefinitions([*(spec.definition() for spec in shown), finding]), found
     )
 
 
-def _finding(finder: ToolDefinition, tools: Sequence[ToolDefinition]) -> ToolDefinition:
+def _finding(finder: ToolDefinition, tools: Sequence[ToolDefinition], *, by_pattern: bool) -> ToolDefinition:
     """Return the tool that finds these tools, with their names.
 
     The names stand in the description of its argument, since OpenAI takes 1,024 characters for a tool's own.
     """
     schema: dict[str, Any] = orjson.loads(orjson.dumps(finder.parameters))
     for argument in schema["properties"].values():
-        argument["description"] = f"{argument['description']}. These tools can be found:\n{listing(tools)}"
+        told = _PATTERN if by_pattern else argument["description"]
+        argument["description"] = f"{told}. These tools can be found:\n{listing(tools)}"
     return replace(finder, parameters=schema)
-
-
-def found_in(result: ToolResult) -> Sequence[str]:
-    """Return the names in the result of a search; none if it failed."""
-    try:
-        said = orjson.loads(result.content) if result.ok else {}
-        return [str(tool["name"]) for tool in said["tools"]]
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return ()
 
 
 def _bytes_of(tool: ToolDefinition) -> int:

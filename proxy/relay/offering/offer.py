@@ -14,17 +14,17 @@ from msgspec import Struct, structs
 
 from proxy.base.caches import Derived, text_bytes
 from proxy.base.errors import RequestError
-from proxy.base.events import ToolDefinition, ToolDefinitions
+from proxy.base.events import SEARCH_TOOLS, ToolDefinition, ToolDefinitions
 from proxy.http.own_headers import TOOLS
 from proxy.relay.offering.choosing import Choice, choose
 from proxy.relay.offering.deferred import NOTHING_DEFERRED, Deferred, OfferedTools, SearchRules, defer
 from proxy.relay.offering.tool_limits import ANY_TOOLS, ToolLimits, too_many
 from proxy.tools.access.catalog import Selection
 from proxy.tools.access.policy import Policy
-from proxy.tools.contract.identifiers import SEARCH_TOOLS
 from proxy.tools.contract.spec import ToolSpec
 from proxy.wires.chosen import NOTHING_SHOWN, ShownTools
 from proxy.wires.client_port import ClientRequest
+from proxy.wires.typed_tools.searching import ClientSearch
 
 RESERVED_PREFIX = "core__"
 _MAX_BYTES = 16 << 20
@@ -177,8 +177,9 @@ def decide(
     wanted: Wanted | None,
     *,
     limits: ToolLimits = ANY_TOOLS,
+    search: ClientSearch | None = None,
 ) -> Offer:
-    """Return what this request offers.
+    """Return what this request offers.  ``search`` is the tool search that its client declared.
 
     If an upstream takes no more tools, the model searches those of the proxy; without search, those that come
     last by id are withheld.
@@ -189,14 +190,13 @@ def decide(
     available = {spec.name: spec for spec in selection.offered if spec.name not in refused}
     withheld = {**selection.withheld, **refused}
     wanted, shown, asked = _with_body(request, selection, wanted)
-    named = frozenset(request.declared)
-    nothing = Offer(client_names=named, withheld=withheld, open_names=request.open_names, shown=shown)
+    nothing = _nothing(request, limits, search, Offer(withheld=withheld, shown=shown))
     if wanted is not None and not wanted.every and not wanted.names:
         return nothing
     chosen = _chosen(available, rules, wanted)
     replaced = _replaced(request, available, rules)
     by_name = bool(wanted and wanted.names) or bool(replaced)
-    client_names = (named - frozenset(replaced)) | request.brought
+    client_names = (nothing.client_names - frozenset(replaced)) | request.brought
     obstacle = _obstacle(request, client_names, limits)
     if obstacle is not None:
         _refuse_named(request, wanted, by_name=by_name, takes=limits.takes)
@@ -209,22 +209,38 @@ def decide(
     clashing = {spec.name for spec in chosen if spec.name in client_names}
     chosen = [spec for spec in chosen if spec.name not in clashing]
     finder = selection.catalog.get(SEARCH_TOOLS) if SEARCH_TOOLS not in client_names else None
-    found, left_out = _with_room(chosen, finder, request, rules.search, limits)
+    found, left_out = _with_room(chosen, finder, request, rules.search, limits, search)
     left_out |= dict.fromkeys(clashing, "the client declared a function of this name")
     ours = {**{spec.name: spec for spec in found.specs}, **replaced}
-    made = Offer(
+    made = replace(
+        nothing,
         added=found.shown,
         replaced=tuple(spec.definition(name) for name, spec in replaced.items()),
         names={name: spec.name for name, spec in ours.items()},
         client_names=client_names,
         withheld={**withheld, **left_out},
-        open_names=request.open_names,
         fingerprint=_fingerprint(ours),
-        shown=shown.renamed({spec.name: name for name, spec in replaced.items()}),
+        shown=nothing.shown.renamed({spec.name: name for name, spec in replaced.items()}),
         asked=asked,
         deferred=found.deferred,
     )
+    if search is not None:
+        made = made.with_loaded([name for name in search.deferred if name in (request.forced or ())])
     return made if limits.strict else made.loosened()
+
+
+def _nothing(request: ClientRequest, limits: ToolLimits, search: ClientSearch | None, of: Offer) -> Offer:
+    """Return ``of`` as the offer of no server tool.  Without these nothing searches, so that the client's own
+    deferred tools are all shown."""
+    made = replace(of, client_names=frozenset(request.declared), open_names=request.open_names)
+    if search is None:
+        return made
+    return replace(
+        made,
+        added=ToolDefinitions().followed_by(search.deferred.values() if limits.takes else ()),
+        client_names=made.client_names.union(search.deferred),
+        shown=structs.replace(of.shown, search=search.form),
+    )
 
 
 def _refuse_named(request: ClientRequest, wanted: Wanted | None, *, by_name: bool, takes: bool) -> None:
@@ -249,14 +265,17 @@ def _with_room(
     request: ClientRequest,
     rules: SearchRules,
     limits: ToolLimits,
+    search: ClientSearch | None,
 ) -> tuple[OfferedTools, dict[str, str]]:
     """Return the tools that a request offers, and those that it has no room for, with the reason."""
     room = None if limits.most is None else max(0, limits.most - request.tool_count)
-    found = defer(chosen, finder, rules, room, request.forced or ())
+    found = defer(chosen, finder, rules, room, request.forced or (), search)
     if found is not None:
         return found, {}
     added = chosen[:room]
     shown = ToolDefinitions(spec.definition() for spec in added)
+    if search is not None:
+        shown = shown.followed_by(search.deferred.values())
     return OfferedTools(added, shown), {
         spec.name: too_many(limits.most or 0) for spec in chosen[len(added) :]
     }
@@ -346,10 +365,11 @@ class Offers:
         wanted: Wanted | None,
         *,
         limits: ToolLimits = ANY_TOOLS,
+        search: ClientSearch | None = None,
     ) -> Offer:
         """See :func:`decide`."""
-        if wanted is not None or request.chosen or request.forced is not None:
-            return decide(request, selection, self._rules, wanted, limits=limits)
+        if wanted is not None or request.chosen or request.forced is not None or search is not None:
+            return decide(request, selection, self._rules, wanted, limits=limits, search=search)
         # An offer for such a request depends on nothing else of it.
         key = (
             selection,

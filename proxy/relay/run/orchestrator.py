@@ -168,7 +168,7 @@ class Orchestrator:
             tools.selection.catalog,
             job.keeps,
         )
-        now = ToolState(tools, context, self._journal.sealed)
+        now = ToolState(tools, context, self._journal.sealed, tools.offer)
         writer = job.client.port.writer(
             request,
             ClientView(
@@ -317,8 +317,8 @@ def _repair(job: Job, state: State) -> None:
 def _prepare(job: Job, *, adds_usage: bool) -> None:
     """Change the client's body for the upstream: the model's name, the offered tools, and usage."""
     editor, route, offer = job.upstream.editor, job.upstream.route, job.tools.offer
-    editor.offer(offer.added, offer.replaced)
-    editor.edit(model=route.model if route.renamed else "", withheld=offer.guarded, asks_usage=adds_usage)
+    model = route.model if route.renamed else ""
+    editor.offer(offer.added, offer.replaced, model=model, withheld=offer.guarded, asks_usage=adds_usage)
 
 
 def _tell_usage(job: Job, state: State) -> None:

@@ -8,11 +8,10 @@ from typing import Any
 from proxy.base.caches import Derived
 from proxy.base.chance import replayable
 from proxy.base.errors import ToolFailure
-from proxy.base.events import ToolCall, ToolProgress, ToolResult
+from proxy.base.events import SEARCH_TOOLS, ToolCall, ToolProgress, ToolResult
 from proxy.records.result_for_model import Hole
 from proxy.records.rows import ToolEffect
 from proxy.relay.base import RunEvents, RunSettings
-from proxy.relay.offering.deferred import found_in
 from proxy.relay.offering.offer import Offer, guarded_names, offered_only
 from proxy.relay.run.approver import Approver
 from proxy.relay.run.job import Job
@@ -22,10 +21,10 @@ from proxy.relay.run.run import AskApproval, CallModel, Command, RunTools
 from proxy.relay.run.state import State
 from proxy.relay.run_memory import RunMemory
 from proxy.tools.access.policy import Policy
-from proxy.tools.contract.identifiers import SEARCH_TOOLS
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.running.runner import Runner
 from proxy.tools.searching.searches import Searches
+from proxy.wires.typed_tools.searching import found_in
 
 _NARROWED_BYTES = 16 << 20
 

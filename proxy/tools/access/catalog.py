@@ -14,10 +14,11 @@ from msgspec import Struct, field
 
 from proxy.base.caches import Snapshot
 from proxy.base.errors import ConfigError, Guard
+from proxy.base.events import SEARCH_TOOLS
 from proxy.json.in_thread import in_thread
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.capabilities import IdempotencyKey
-from proxy.tools.contract.identifiers import SEARCH_TOOLS, check_tool_id
+from proxy.tools.contract.identifiers import check_tool_id
 from proxy.tools.contract.provider import ToolProvider
 from proxy.tools.contract.schemas.schema import check_schema
 from proxy.tools.contract.spec import ToolEffect, ToolSpec

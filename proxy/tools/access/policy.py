@@ -7,9 +7,9 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from proxy.base.caches import Memo
+from proxy.base.events import SEARCH_TOOLS
 from proxy.base.globs import fits
 from proxy.tools.contract.bounds import ArgumentBound, FetchBounds, find_violation
-from proxy.tools.contract.identifiers import SEARCH_TOOLS
 from proxy.tools.contract.spec import ToolEffect, ToolSpec
 
 Outcome = Literal["allowed", "denied", "needs_approval"]

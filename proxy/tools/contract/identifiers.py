@@ -4,9 +4,6 @@ import re
 
 from proxy.base.errors import ConfigError
 
-SEARCH_TOOLS = "core__search_tools"
-"""The tool that finds tools.  The proxy offers it itself, so no setting of the policy has to allow it."""
-
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _PART = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from proxy.base.events import FinishReason, ToolCall
+from proxy.base.events import FinishReason, ToolCall, ToolResult
 from proxy.wires.anthropic.blocks import FINISH_WORDS, Block, blocks_text
 from proxy.wires.anthropic.crossing.encoder import new_message, text_block, thought_block
 from proxy.wires.anthropic.dialect import error_body
@@ -48,6 +48,12 @@ class AnthropicReplyWriter(ReplyWriter):
 
     def _drop_texts(self) -> None:
         self._blocks = [block for block in self._blocks if block.get("type") != "text"]
+
+    def _show_result(self, call: ToolCall, result: ToolResult) -> None:
+        if blocks := self._shown.search_of(call, result):
+            self._blocks += blocks
+        else:
+            super()._show_result(call, result)
 
     def _think(self, text: str) -> None:
         self._blocks.append(thought_block(text))

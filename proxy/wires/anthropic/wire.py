@@ -1,6 +1,7 @@
 """The wire of Anthropic Messages."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from proxy.base.errors import RequestError
@@ -15,6 +16,7 @@ from proxy.wires.anthropic.held import masked_turn
 from proxy.wires.anthropic.reader import AnthropicTurnReader
 from proxy.wires.anthropic.reply import AnthropicReplyWriter
 from proxy.wires.anthropic.request import AnthropicRequest, parse_anthropic_request
+from proxy.wires.anthropic.typed_tools.searching import with_search
 from proxy.wires.anthropic.typed_tools.table import as_functions
 from proxy.wires.anthropic.writer import AnthropicStreamWriter
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
@@ -42,6 +44,18 @@ class AnthropicWire(Wire):
     only_with_tools = ("tool_choice",)
     write_turn = staticmethod(turn_blocks)
     masked_turn = staticmethod(masked_turn)
+
+    def with_search(
+        self,
+        payload: Mapping[str, Any],
+        native: Sequence[str],
+        *,
+        crosses: bool,
+        mixes: bool = False,
+        earlier: str = "",
+    ) -> AsFunctions | None:
+        read = partial(self.as_functions, payload, native, crosses=crosses, mixes=mixes, earlier=earlier)
+        return with_search(payload, native, read)
 
     def as_functions(
         self,

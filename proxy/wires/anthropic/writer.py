@@ -8,7 +8,7 @@ without gaps over all turns.  It has no server calls, and the usage of all turns
 from collections.abc import Mapping
 from typing import Any
 
-from proxy.base.events import FinishReason, Frame, TextDelta, ToolCallStarted
+from proxy.base.events import FinishReason, Frame, TextDelta, ToolCall, ToolCallStarted, ToolResult
 from proxy.wires.anthropic.blocks import FINISH_WORDS, Block
 from proxy.wires.anthropic.crossing.encoder import (
     block_events,
@@ -156,6 +156,11 @@ class AnthropicStreamWriter(ComposingWriter):
         if block["type"] == "text":
             self._texts.append(block["text"])
         return out
+
+    def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
+        if blocks := self._shown.search_of(call, result):
+            return b"".join(map(self._show, blocks))
+        return super().tool_finished(call, result)
 
     def _say(self, text: str) -> bytes:
         return self._show(text_block(text))

@@ -110,7 +110,11 @@ class ChatStreamWriter(TracingWriter):
         if frame.events and pauses(frame.events):
             # The turn continues, and the client gets the whole answer.
             return self._begin_composing(frame)
-        if self._inspects and (self._defects is not None or SIGN in frame.raw) and self._is_defective(frame):
+        if (
+            self._inspects
+            and (self._defects is not None or frame.raw.find(SIGN) >= 0)
+            and self._is_defective(frame)
+        ):
             return self._begin_composing(frame)
         if self._phase is PASSING and not (started or frame.undecided):
             return self._forward(frame)

@@ -79,6 +79,10 @@ def _unfilled(item: Mapping[str, Any]) -> dict[str, Any]:
             return {"input": ""}
         case "mcp_call":
             return {"status": "in_progress", "arguments": "", "output": None, "error": None}
+        case "tool_search_call":
+            return {"status": "in_progress", "arguments": {}}
+        case "tool_search_output":
+            return {"status": "in_progress"}
         case "reasoning":
             return {"summary": [], **({"content": []} if item.get("content") else {})}
         case _:

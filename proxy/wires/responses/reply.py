@@ -92,6 +92,9 @@ class ResponsesReplyWriter(ReplyWriter):
         return b""
 
     def _show_result(self, call: ToolCall, result: ToolResult) -> None:
+        if items := self._shown.search_of(call, result):
+            self._output += items
+            return
         served, texts = self._shown.called(call.name), not self._last_text_only
         item = traced_item(self._trace, call, result, self._signer, served=served, texts=texts)
         if item is not None:

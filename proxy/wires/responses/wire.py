@@ -33,6 +33,7 @@ from proxy.wires.responses.reply import ResponsesReplyWriter
 from proxy.wires.responses.request import ResponsesRequest, parse_responses_request
 from proxy.wires.responses.resource import ClientTools
 from proxy.wires.responses.typed_tools.request import as_functions
+from proxy.wires.responses.typed_tools.searching import with_search
 from proxy.wires.responses.typed_tools.table import items_with_tools
 from proxy.wires.responses.writer import ResponsesStreamWriter
 from proxy.wires.turn.chosen import rewrite_choice
@@ -51,6 +52,7 @@ class ResponsesWire(Wire):
     refers_to_items = True
     approvals = RESPONSES_APPROVALS
     as_functions = staticmethod(as_functions)
+    with_search = staticmethod(with_search)
     items_with_tools = staticmethod(items_with_tools)
     codec = ConversationCodec(RESPONSES_FIELDS, read_conversation, body_of, returns_reasoning=True)
 

@@ -447,6 +447,8 @@ class ResponsesStreamWriter(StreamWriter, FastWriter):
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
         if usage := usage_of_call(self._shown, result):
             self._usage = add_usage(self._usage or {}, usage)
+        if items := self._shown.search_of(call, result):
+            return b"".join(map(self._show, items))
         served, texts = self._shown.called(call.name), not self._last_text_only
         item = traced_item(self._trace, call, result, self._signer, served=served, texts=texts)
         return self._show(item) if item is not None else b""

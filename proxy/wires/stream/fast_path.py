@@ -5,7 +5,7 @@ of the client's dialect passes bytes on. If a turn crosses dialects, an encoder 
 stream of a dialect without a fast path is read event by event.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 
 from proxy.base.events import Frame, TurnEvent
@@ -13,8 +13,11 @@ from proxy.wires.client_port import StreamWriter
 from proxy.wires.upstream_port import TurnReader
 
 
-class FastReader(ABC):
-    """A :class:`~proxy.wires.upstream_port.TurnReader` that can take events without reading them."""
+class FastReader:
+    """A :class:`~proxy.wires.upstream_port.TurnReader` that can take events without reading them.
+
+    This class and :class:`FastWriter` are no ``ABC``, which would make ``isinstance`` slow.
+    """
 
     @abstractmethod
     def take_unread(self, chunk: bytes) -> bool:
@@ -56,7 +59,7 @@ class FastReader(ABC):
         return writer
 
 
-class FastWriter(ABC):
+class FastWriter:
     """A :class:`~proxy.wires.client_port.StreamWriter` that may pass events on without a frame."""
 
     @abstractmethod

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 
 from proxy.base.errors import RequestError
 from proxy.base.values import value_class
+from proxy.wires.typed_tools.searching import ClientSearch
 
 EVERY_TYPE: Final = "*"
 """In a list of native types: the upstream understands every type of its own dialect."""
@@ -51,11 +52,13 @@ class AsFunctions:
 
     ``answer`` turns the answer back; ``None`` if calls of these tools look like calls of functions anyway.
     ``places`` are the paths of the tools and items as the client wrote them, by those in ``payload``.
+    ``search`` is the tool search that the client declared, if the proxy runs it.
     """
 
     payload: Mapping[str, Any]
     answer: TypedAnswer | None = None
     places: Mapping[str, str] = field(default_factory=dict)
+    search: ClientSearch | None = None
 
     def name_as_declared(self, error: RequestError) -> None:
         """Let an error about ``payload`` name the fields of the client's own request."""

@@ -14,7 +14,6 @@ A client can continue a run with hidden turns in three ways:
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -123,7 +122,7 @@ class History:
         restored = put_back(request, editor, found, recall)
         if outcomes is not None and restored:
             outcomes.asked_in = restored.approvals.asked_in
-            restored = replace(restored, approvals=outcomes)
+            restored = structs.replace(restored, approvals=outcomes)
         return restored
 
     def _filled(

@@ -341,8 +341,10 @@ def thought_block(text: str) -> Block:
 
 
 def block_events(index: int, block: Block) -> bytes:
-    """Encode a whole text or thought as events: its texts begin empty, and a signature comes last."""
+    """Encode a whole block as events: its texts and its input begin empty, and a signature comes last."""
     kind = block["type"]
+    if kind not in ("text", "thinking"):
+        return _whole_block_events(index, block)
     empty = {key: value if key == "type" else "" for key, value in block.items()}
     deltas = [{"type": f"{kind}_delta", kind: block[kind]}]
     if "signature" in block:
@@ -353,6 +355,16 @@ def block_events(index: int, block: Block) -> bytes:
         {"type": "content_block_stop", "index": index},
     ]
     return b"".join(map(encode, events))
+
+
+def _whole_block_events(index: int, block: Block) -> bytes:
+    """Encode a call of a server tool, whose input is streamed, or a result, which has no deltas."""
+    events: list[dict[str, Any]] = [{"type": "content_block_start", "index": index, "content_block": block}]
+    if "input" in block:
+        events[0]["content_block"] = {**block, "input": {}}
+        delta = {"type": "input_json_delta", "partial_json": orjson.dumps(block["input"]).decode()}
+        events.append({"type": "content_block_delta", "index": index, "delta": delta})
+    return b"".join(map(encode, [*events, {"type": "content_block_stop", "index": index}]))
 
 
 def new_message(model: str, message_id: str = "") -> dict[str, Any]:

@@ -48,6 +48,11 @@ class ResponsesAnswer:
         self._waiting: dict[Any, dict[str, Any]] = {}
         self._shift = 0
 
+    @property
+    def functions(self) -> Mapping[tuple[str, str], str]:
+        """The names of the functions, by the namespaces and the names of the tools for which they stand."""
+        return {(origin.namespace, origin.name): name for name, origin in self._origins.items()}
+
     # ------------------------------------------------------------ whole responses
 
     def reply(self, body: bytes) -> bytes:

@@ -1,0 +1,52 @@
+"""Tool search that a client declares: its deferred tools, and how it is shown what a search found."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import orjson
+
+from proxy.base.events import ToolCall, ToolDefinition, ToolResult
+from proxy.base.values import value_class
+
+
+class SearchForm(Protocol):
+    """Shows a search in the form of the client's dialect."""
+
+    def shown(self, call: ToolCall, result: ToolResult) -> Sequence[dict[str, Any]]:
+        """Return the items or blocks that show a search and what it found."""
+        ...
+
+
+@value_class
+class ClientSearch:
+    """The search that a client declared.
+
+    ``deferred`` are its own tools that the model has to find, by name; ``loaded`` are those of them that its
+    conversation already found or called, in their order.  With ``by_pattern`` the model searches by regular
+    expressions.  With ``defers_servers`` it has to find the server tools, too.
+    """
+
+    deferred: Mapping[str, ToolDefinition]
+    loaded: Sequence[str]
+    form: SearchForm
+    by_pattern: bool = False
+    defers_servers: bool = False
+
+
+def found_in(result: ToolResult) -> Sequence[str]:
+    """Return the names in the result of a search; none if it failed."""
+    try:
+        said = orjson.loads(result.content) if result.ok else {}
+        return [str(tool["name"]) for tool in said["tools"]]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return ()
+
+
+def query_of(call: ToolCall) -> str:
+    """Return what a search looked for; empty if it cannot be read."""
+    try:
+        arguments = orjson.loads(call.arguments)
+    except orjson.JSONDecodeError:
+        return ""
+    query = arguments.get("query") if isinstance(arguments, dict) else None
+    return query if isinstance(query, str) else ""
