@@ -275,7 +275,7 @@ class Planner:
             is_person=draft.is_person,
             local=ask.local,
             settle=self._settle(planning, draft),
-            why_not=_why_not(draft),
+            skip_reason=_skip_reason(draft),
         )
         if planning.purse is not None:
             planning.approvals = restored.approvals.after(planning.approvals, planning.purse)
@@ -486,7 +486,7 @@ def _editor(ask: Ask, route: Route, port: UpstreamPort, request: ClientRequest, 
     return port.editor(raw, sent, route.served.responses_state, caller=ask.identity.caller)
 
 
-def _why_not(draft: _Draft) -> MemoryOutcome | None:
+def _skip_reason(draft: _Draft) -> MemoryOutcome | None:
     """Return why no answers are looked up for a request with tools, if that is so."""
     if draft.offer_fingerprint is not None or not draft.offer:
         return None

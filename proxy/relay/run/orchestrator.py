@@ -39,7 +39,6 @@ from proxy.tools.running.ledger import RunContext
 from proxy.tools.running.runner import Runner
 from proxy.tools.searching.searches import Searches
 from proxy.wires.client_port import ApprovedCallResult, ClientView
-from proxy.wires.repairing import RepairingWriter
 
 
 class Orchestrator:
@@ -311,8 +310,7 @@ def _repair(job: Job, state: State) -> None:
     """Let the writer repair the stream of an upstream that is known to be defective."""
     habit, writer = job.upstream.route.served.repair, state.output.writer
     # A stream of another dialect is rewritten anyway.  With several choices only one would be left.
-    is_repaired = habit != "off" and not job.upstream.crossed and job.client.request.choices == 1
-    if is_repaired and isinstance(writer, RepairingWriter):
+    if habit != "off" and not job.upstream.crossed and job.client.request.choices == 1:
         writer.repair(always=habit == "always")
 
 

@@ -5,7 +5,7 @@ of the client's dialect passes bytes on. If a turn crosses dialects, an encoder 
 stream of a dialect without a fast path is read event by event.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 
 from proxy.base.events import Frame, TurnEvent
@@ -44,26 +44,19 @@ class FastReader:
         Call this if the stream will not be fed or closed any more.
         """
 
-    def wrap(self, writer: "FastWriter") -> "FastWriter":
-        """Return the writer through which unread events leave."""
-        return writer
-
-
-class TextReader(ABC):
-    """A reader that returns the texts of events that it takes without reading them."""
-
-    __slots__ = ()
-
-    @abstractmethod
     def take_texts(
         self, chunk: bytes, is_open: Callable[[type[TurnEvent]], bool]
     ) -> tuple[type[TurnEvent], list[bytes]] | None:
-        """Take ``chunk`` like :meth:`FastReader.take_unread`, if each event holds one text that
-        ``is_open``.
+        """Take ``chunk`` like :meth:`take_unread`, if each event holds one text that ``is_open``.
 
         ``is_open`` gets the kind of the text. Return the kind, and for each event the inside of its JSON
         string. Return ``None`` if the caller must feed the chunk.
         """
+        return None
+
+    def wrap(self, writer: "FastWriter") -> "FastWriter":
+        """Return the writer through which unread events leave."""
+        return writer
 
 
 class FastWriter:
