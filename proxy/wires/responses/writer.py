@@ -148,9 +148,7 @@ class ResponsesStreamWriter(StreamWriter, FastWriter):
                 self._failure = event.error
         if self._phase is COMPOSING:
             return self._held.put(frame) if self._last_text_only else self._compose(frame)
-        is_ours = any(
-            isinstance(event, ToolCallStarted) and self._is_hidden(event.name) for event in frame.events
-        )
+        is_ours = any(type(one) is ToolCallStarted and self._is_hidden(one.name) for one in frame.events)
         if is_ours or pauses(frame.events) or (self._inspects and self._is_defective(frame)):
             self._phase = NEXT[self._phase, HIDDEN]
             if self._last_text_only:
@@ -480,8 +478,7 @@ class ResponsesStreamWriter(StreamWriter, FastWriter):
                 return self.fail(**failure_of(self._failure))
             return self.fail(CUT_OFF, type="upstream_error", code="upstream_broken")
         response = self._terminal.get("response")
-        response = response if isinstance(response, dict) else {}
-        whole = self._whole(ended_as(response, reason))
+        whole = self._whole(ended_as(response if isinstance(response, dict) else {}, reason))
         self._result = whole
         # llama-server puts its timings beside the response.
         beside = self._terminal if self._repairs else {}
