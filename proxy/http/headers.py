@@ -152,6 +152,14 @@ def media_type_and_coding(headers: Headers) -> tuple[str, str]:
     return kind, _coding([section.values[at] for at in codings_at]) if codings_at else ""
 
 
+def is_encoded(headers: Headers) -> bool:
+    """Return whether a body has an encoding that `proxy.upstreams` does not decode; the proxy cannot read
+    it."""
+    section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
+    codings_at = _describing(section.names)[1]
+    return bool(codings_at) and _coding([section.values[at] for at in codings_at]) != ""
+
+
 @by_names
 def _describing(names: tuple[str, ...]) -> tuple[int | None, Sequence[int]]:
     """Return the index of the first ``Content-Type``, and those of each ``Content-Encoding``."""

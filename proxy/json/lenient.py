@@ -60,7 +60,12 @@ def loads(data: bytes, what: str = "an event", halves: HalfPairs | None = None) 
             return None
         has_half = halves is not None and b"\\u" in data
         value = _lenient(data, keeps_halves=has_half)
-    if data.count(b"{") + data.count(b"[") > _MAX_DEPTH and _depth(value) > _MAX_DEPTH:
+    # What is that deep has as many ends as beginnings.
+    if (
+        len(data) > 2 * _MAX_DEPTH
+        and data.count(b"{") + data.count(b"[") > _MAX_DEPTH
+        and _depth(value) > _MAX_DEPTH
+    ):
         return None
     return halves.settle(value) if halves is not None and (has_half or halves.waiting) else value
 

@@ -228,8 +228,8 @@ def _may_repeat_keys(raw: bytes, written: bytes) -> bool:
         return False
     if raw.count(b'"') != written.count(b'"'):
         return True
-    # A search for one byte is a hundred times as fast as one for two.
-    return b"\\" in raw and b"\\u" in raw and raw.count(b"u") != written.count(b"u")
+    # A search for one byte is a hundred times as fast as one for two, and ``in`` is slower.
+    return raw.find(b"\\") >= 0 and raw.find(b"\\u") >= 0 and raw.count(b"u") != written.count(b"u")
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ must hold for every kind of request.
 
 from typing import Final
 
-from proxy.http.headers import Columns, Headers, HeaderSection, by_names, media_type_and_coding
+from proxy.http.headers import Columns, Headers, HeaderSection, by_names
 
 _DIALECT_PREFIXES: Final = ("anthropic-", "openai-", "x-claude-code-", "x-ratelimit-", "x-stainless-")
 
@@ -34,12 +34,6 @@ def returned(headers: Headers, *, keep_length: bool = False) -> HeaderSection:
     """
     section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
     return section.only(_coming_back_whole(section.names) if keep_length else _coming_back(section.names))
-
-
-def is_encoded(headers: Headers) -> bool:
-    """Return whether a body has an encoding that `proxy.upstreams` does not decode; the proxy cannot read
-    it."""
-    return media_type_and_coding(headers)[1] != ""
 
 
 @by_names

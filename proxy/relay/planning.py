@@ -6,7 +6,6 @@ This module does not know HTTP: any code that fills an :class:`Ask` can start a 
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
@@ -62,8 +61,7 @@ from proxy.wires.upstream_port import BodyEditor, UpstreamPort
 from proxy.wires.wire import Wire
 
 
-@dataclass(slots=True)
-class Planning:
+class Planning(Struct):
     """The state of a request that is planned for one upstream after the other.
 
     ``repeat_key`` and ``ledger`` are those of its job.  ``pinned`` says that the upstream that has its
@@ -276,13 +274,13 @@ class Planner:
             is_person=draft.is_person,
             local=ask.local,
             settle=self._settle(planning, draft),
-            why_not=_why_not(draft),
+            skip_reason=_skip_reason(draft),
         )
         if planning.purse is not None:
             planning.approvals = restored.approvals.after(planning.approvals, planning.purse)
-            restored = replace(restored, approvals=planning.approvals)
+            restored = structs.replace(restored, approvals=planning.approvals)
         if read_before:
-            restored = replace(restored, untrusted=join_sources(restored.untrusted, read_before))
+            restored = structs.replace(restored, untrusted=join_sources(restored.untrusted, read_before))
         if (restored.upstream or restored.bound) and not planning.pinned:
             planning.pinned = True
             home = planning.candidates.pin(route, restored.upstream, bound=restored.bound)
@@ -487,7 +485,7 @@ def _editor(ask: Ask, route: Route, port: UpstreamPort, request: ClientRequest, 
     return port.editor(raw, sent, route.served.responses_state, caller=ask.identity.caller)
 
 
-def _why_not(draft: _Draft) -> MemoryOutcome | None:
+def _skip_reason(draft: _Draft) -> MemoryOutcome | None:
     """Return why no answers are looked up for a request with tools, if that is so."""
     if draft.offer_fingerprint is not None or not draft.offer:
         return None

@@ -221,6 +221,15 @@ class StreamWriter(ABC):
     asks_by_items: ClassVar[bool] = False
     """Whether the dialect has items that ask for approvals."""
 
+    def repair(self, *, always: bool, begun: bool = False, single_turn: bool = False) -> bool:
+        """Repair this stream from now on, if the writer can; return whether it can.
+
+        Call it before the first frame is written. ``always``: compose from the first frame on, else from the
+        first frame with a defect. ``begun``: earlier bytes of the stream were sent to the client already, and
+        had no defect. ``single_turn``: no turn follows, so nothing must be held back for another.
+        """
+        return False
+
     @property
     @abstractmethod
     def visible(self) -> str:

@@ -11,7 +11,7 @@ import orjson
 from proxy.base.events import Frame, ReasoningDelta, RefusalDelta, TextDelta, TurnEvent
 from proxy.wires.client_port import TurnEncoder
 from proxy.wires.crossed_reader import CrossedReader
-from proxy.wires.stream.fast_path import FastReader, FastWriter, TextReader
+from proxy.wires.stream.fast_path import FastReader, FastWriter
 from proxy.wires.stream.held import identity
 from proxy.wires.upstream_port import TurnReader
 
@@ -21,20 +21,21 @@ def crossed_reader(reader: TurnReader, encoder: TurnEncoder, renamed: Mapping[st
 
     ``renamed`` maps the upstream's names of tools to the client's.
     """
-    if isinstance(reader, TextReader) and isinstance(reader, FastReader):
-        return _FastCrossedReader(reader, encoder, renamed)
+    if isinstance(reader, FastReader):
+        return _FastCrossedReader(reader, reader, encoder, renamed)
     return CrossedReader(reader, encoder, renamed)
 
 
 class _FastCrossedReader(CrossedReader, FastReader):
     """A reader that puts text into events of the client's dialect as JSON, without parsing it."""
 
-    def __init__(self, reader: TurnReader, encoder: TurnEncoder, renamed: Mapping[str, str]) -> None:
+    def __init__(
+        self, reader: TurnReader, fast: FastReader, encoder: TurnEncoder, renamed: Mapping[str, str]
+    ) -> None:
+        """``fast`` is the reader, as one that takes texts."""
         super().__init__(reader, encoder, renamed)
-        if not (isinstance(reader, TextReader) and isinstance(reader, FastReader)):
-            raise TypeError("the reader cannot take texts unread")
-        self._take_texts = reader.take_texts
-        self._inner_catch_up = reader.catch_up
+        self._take_texts = fast.take_texts
+        self._inner_catch_up = fast.catch_up
         self._text_encoder = encoder
         self._is_open = encoder.text_is_open
         self._taken: tuple[type[TurnEvent], Sequence[bytes]] = (TextDelta, ())

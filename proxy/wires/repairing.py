@@ -5,7 +5,6 @@ writer composes the stream itself, from the first event with the defect on. The 
 get the ids, indices, numbers and the end that clients need. docs/doctor.md lists the defects.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Literal, TypedDict
 
@@ -14,19 +13,6 @@ RepairHabit = Literal["auto", "off", "always"]
 
 CUT_OFF = "The upstream's response ended before it was finished."
 """The error for a stream without its end: several clients would take it for a complete answer."""
-
-
-class RepairingWriter(ABC):
-    """A :class:`~proxy.wires.client_port.StreamWriter` that can repair its stream."""
-
-    @abstractmethod
-    def repair(self, *, always: bool, begun: bool = False, single_turn: bool = False) -> None:
-        """Repair this stream; called before the first frame is written.
-
-        ``always``: compose from the first frame on, else from the first frame with a defect. ``begun``:
-        earlier bytes of the stream were sent to the client already, and had no defect. ``single_turn``: no
-        turn follows this one, so nothing must be held back for another.
-        """
 
 
 class Failure(TypedDict):

@@ -136,9 +136,14 @@ class BodyEditor:
         """Set fields of the edits."""
         self.edits = replace(self.edits, **changes)
 
-    def offer(self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition]) -> None:
-        """Add tools after the client's own, and use our schema of tools that the client declared."""
-        self.edits = replace(self.edits, added=ToolDefinitions(added), replaced=replaced)
+    def offer(
+        self, added: Sequence[ToolDefinition], replaced: Sequence[ToolDefinition], **changes: Any
+    ) -> None:
+        """Add tools after the client's own, and use our schema of tools that the client declared.
+
+        ``changes`` are further fields of the edits.
+        """
+        self.edits = replace(self.edits, added=ToolDefinitions(added), replaced=replaced, **changes)
 
     def withdraw(self) -> None:
         """Undo :meth:`offer`, so that the tools are as the client sent them."""

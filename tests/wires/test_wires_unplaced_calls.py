@@ -300,6 +300,7 @@ ATTACKS: dict[str, tuple[str, bytes]] = {
     "calls of a choice": ("chat", sse(chunks([{"index": 0, "delta": {}, "tool_calls": [CALL]}]))),
     "calls at the top": ("chat", sse(chunks(delta(content="a"), tool_calls=[CALL]))),
     "calls in other letters": ("chat", sse(chunks(delta(Tool_Calls=[CALL])))),
+    "calls in mixed letters": ("chat", sse(chunks(delta(tool_cAlls=[CALL])))),
     "the later choice first": (
         "chat",
         sse(chunks([{"index": 1, "delta": {"tool_calls": [CALL]}}, *delta(content="a")])),
@@ -390,6 +391,7 @@ REPLIES: dict[str, tuple[str, Payload]] = {
         "chat",
         {"choices": [{"message": {"tool_calls": [OTHER_CALL], "function_call": {"name": OURS}}}]},
     ),
+    "calls in mixed letters": ("chat", {"choices": [{"message": {"content": "a", "tool_cAlls": [CALL]}}]}),
     "an item beside the output": ("responses", {"output": [], "item": ITEM}),
 }
 

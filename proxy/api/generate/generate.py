@@ -289,5 +289,5 @@ def _has_to_be_planned(context: Context, asked: "_Asked") -> bool:
     if asked.options.wanted and asked.options.wanted.names:
         return True
     raw = asked.body.raw
-    ours = _PART_OF_BOTH in raw and (_NAMED in raw or _OUR_ID in raw)
+    ours = raw.find(_PART_OF_BOTH) >= 0 and (_NAMED in raw or _OUR_ID in raw)
     return ours or continued_by(asked.body.payload) is not None

@@ -79,7 +79,7 @@ def served(settings: Config, name: str, upstream: Upstream) -> ServedUpstream:
         text_calls=_text_calls(config),
         retries=config.retries,
         responses_state=config.responses_state,
-        native=_native(config),
+        native=native_types(config),
         total=Deadlines(config.total_timeout_s),
         secrets=long_secrets(config.api_key.reveal() if config.api_key else "", dict(config.header_pairs())),
         query_names=frozenset(config.forward_query),
@@ -94,7 +94,7 @@ def _profiles(config: UpstreamConfig) -> UpstreamProfiles:
     return UpstreamProfiles(provider, config.profile.facts(), per_model)
 
 
-def _native(config: UpstreamConfig) -> tuple[str, ...]:
+def native_types(config: UpstreamConfig) -> tuple[str, ...]:
     """Return the types of tools that an upstream itself understands: what is set, or what is known."""
     if config.native != ("auto",):
         return config.native

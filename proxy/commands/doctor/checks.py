@@ -9,6 +9,7 @@ from typing import Final, Literal
 from msgspec import Struct, field
 
 from proxy.commands.doctor.probing.exchange import Reply
+from proxy.commands.doctor.probing.native import NATIVE_QUESTIONS, NativeQuestion
 from proxy.wires.chat import quirks as chat
 from proxy.wires.responses.reader import stream_quirks
 
@@ -34,6 +35,10 @@ class Replies(Struct, frozen=True):
     def of(self, name: str) -> Reply:
         """Return the reply to a request; an empty one if the request was not sent."""
         return self.by_name.get(name, Reply(problem="not asked"))
+
+    def typed(self, question: NativeQuestion) -> Reply:
+        """Return the reply to a request with a tool of a special type."""
+        return self.of(f"{question.dialect} {question.type}")
 
     def quirks(self) -> frozenset[str]:
         """Return all quirks of the Chat streams."""
@@ -225,6 +230,22 @@ def _previous(replies: Replies) -> Finding:
     return Finding("unknown", reply.refusal)
 
 
+def _native(replies: Replies) -> Finding:
+    found: dict[str, list[bool | None]] = {}
+    for question in NATIVE_QUESTIONS:
+        if question.dialect in replies.dialects:
+            found.setdefault(question.type, []).append(question.understood(replies.typed(question)))
+    refused = [kind for kind, shown in found.items() if False in shown]
+    understood = [kind for kind, shown in found.items() if all(shown)]
+    unshown = [kind for kind in found if kind not in (*refused, *understood)]
+    told = {"understood": understood, "refused": refused, "no call": unshown}
+    words = "; ".join(f"{name}: {', '.join(kinds)}" for name, kinds in told.items() if kinds)
+    setting = ("native", sorted(understood)) if understood else None
+    if refused:
+        return Finding("no", words, setting)
+    return Finding("unknown" if unshown or not found else "yes", words, setting)
+
+
 def _responses(replies: Replies) -> Finding:
     if "responses" not in replies.dialects:
         return Finding("unknown", "the upstream does not speak Responses")
@@ -341,6 +362,10 @@ CHECKS: Final = (
     Check(
         "previous_response", "previous response", _previous,
         'toolrelay sends the whole conversation with each turn (responses_state = "stateless").',
+    ),
+    Check(
+        "native", "tools of special types", _native,
+        "toolrelay offers functions in place of the types that native does not list.",
     ),
     Check("comments", "keep-alive comments", _needs("stream", _comments)),
     Check(

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +11,7 @@ import orjson
 from msgspec import Struct, field
 
 from proxy.app.compose.services import create_services
+from proxy.app.compose.upstreams import native_types
 from proxy.base.errors import ConfigError, UpstreamError
 from proxy.base.plain_text import plain_text
 from proxy.commands.common import confirmed, console, print_table, say, say_error, say_json, text
@@ -19,6 +20,7 @@ from proxy.commands.doctor.checks import Check, Finding, Outcome, Replies, judge
 from proxy.commands.doctor.keeping import keep_diagnosis
 from proxy.commands.doctor.probing.dialects import find_dialects
 from proxy.commands.doctor.probing.exchange import Reply, exchange
+from proxy.commands.doctor.probing.native import NATIVE_QUESTIONS
 from proxy.commands.doctor.probing.probe import lacks_v1, lists_of, models_at, v1_fault
 from proxy.commands.doctor.probing.questions import MOST_TOKENS, questions
 from proxy.commands.doctor.written import written_into
@@ -31,6 +33,7 @@ from proxy.wires.profile import EFFORTS, Profile
 from proxy.wires.providers import known_profile
 from proxy.wires.registry.wires import built_in_wires
 from proxy.wires.responses.dialect import RESPONSES
+from proxy.wires.typed_tools.functions import EVERY_TYPE
 
 _MAX_MODELS: Final = 20
 _ASK_S: Final = 10.0
@@ -131,7 +134,7 @@ async def find_model(
 
 def _agreed(config: Config, name: str, model: str, *, yes: bool) -> bool:
     """Print how many requests are sent and what they cost; return whether the user agrees."""
-    count = len(questions(model)) + len(built_in_wires()) + 2
+    count = len(questions(model)) + len(built_in_wires()) + len(NATIVE_QUESTIONS) + 2
     say_error(
         f"doctor sends {count} small requests to {config.upstreams[name].base_url} for the model "
         f"{plain_text(model)}: at most {count * MOST_TOKENS} output tokens and about {count * 100} input "
@@ -177,6 +180,11 @@ async def diagnose(upstream: Upstream, model: str, listed: Sequence[str] = ()) -
         replies["response"] = first
         more = {RESPONSES.fields.continues: _response_id(first), "store": True}
         replies["next_response"] = await exchange(upstream, responses, asked["plain_stream"], more)
+    for typed in NATIVE_QUESTIONS:
+        if typed.dialect in dialects:
+            plain, wire = replace(asked["plain_stream"], stream=False), wires[typed.dialect]
+            name = f"{typed.dialect} {typed.type}"
+            replies[name] = await exchange(upstream, wire, plain, typed.more)
     findings = judge(Replies(replies, dialects))
     settings = dict(finding.setting for _, finding in findings if finding.setting is not None)
     settings |= _profile_settings(learned)
@@ -261,7 +269,8 @@ def new_lines(config: Config, name: str, settings: Mapping[str, object]) -> dict
     for key, value in settings.items():
         now = attrgetter(key)(present)
         same = list(now) == value if isinstance(value, list) and isinstance(now, tuple) else now == value
-        if not same:
+        # Doctor does not narrow what is known of a provider: a model may not have called the tool.
+        if not same and not (key == "native" and EVERY_TYPE in native_types(present)):
             lines[key] = f"{key} = {toml_value(value)}"
     return lines
 

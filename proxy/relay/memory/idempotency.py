@@ -78,7 +78,8 @@ def repeat_of(
     ``people`` are the people that the body names.  Several people may share one caller's key, and none of
     them may read what was done for another, or take its place.
     """
-    again = any(count.isdecimal() and int(count[:9]) > 0 for count in attempt.counts)
+    counts = attempt.counts
+    again = bool(counts) and any(count.isdecimal() and int(count[:9]) > 0 for count in counts)
     key = RequestKey(partial(_digest_of, caller, people, path, body, attempt))
     return Repeat(key, bool(attempt.key) or again)
 

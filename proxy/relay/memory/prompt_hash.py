@@ -29,7 +29,8 @@ def prompt_hash(request: ClientRequest, payload: Mapping[str, Any], offered: str
         if isinstance(listed := payload.get(name), list)
         for tool in listed
     ]
-    tools.sort(key=_name)
+    if len(tools) > 1:
+        tools.sort(key=_name)
     said = [request.model, request.system_texts, tools, offered]
     # SHA-256 takes a fifth of BLAKE2's time where the processor has it.
     return hashlib.sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)).hexdigest()[:_DIGITS]

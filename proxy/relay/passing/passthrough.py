@@ -14,9 +14,10 @@ from collections.abc import Awaitable
 from typing import NamedTuple
 
 from proxy.base.errors import ServerStopping, UpstreamError, UpstreamTimeout
+from proxy.http.headers import is_encoded
 from proxy.http.secrets import SecretFilterSink, Secrets, Sink
 from proxy.relay.base import ClientStream, OnBroken, ignore_broken
-from proxy.relay.headers import is_encoded, returned
+from proxy.relay.headers import returned
 from proxy.relay.passing.repairing import StreamRepair
 from proxy.relay.passing.sniffing import SniffedResponse
 from proxy.relay.passing.stopping import stopped

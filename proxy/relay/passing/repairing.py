@@ -14,7 +14,6 @@ from proxy.base.events import Frame
 from proxy.relay.routing.router import Route
 from proxy.wires.client_port import ClientView, StreamWriter
 from proxy.wires.dialect import Endpoint, RepairSigns
-from proxy.wires.repairing import RepairingWriter
 from proxy.wires.upstream_port import TurnReader
 from proxy.wires.wire import Wire
 
@@ -97,10 +96,10 @@ class StreamRepair:
             self.finished = True
             return False
         writer = self._wire.writer(request, ClientView(request.model, _is_ours))
-        if not isinstance(writer, RepairingWriter):
+        begun = not (self._always or self._signs.sound)
+        if not writer.repair(always=self._always, begun=begun, single_turn=True):
             self.finished = True
             return False
-        writer.repair(always=self._always, begun=not (self._always or self._signs.sound), single_turn=True)
         self._writer = writer
         self._reader = self._wire.reader(request.declared, _is_ours, _MAX_ARGUMENT_BYTES)
         self.suspect = b""

@@ -1,11 +1,9 @@
 """The immutable input of a run: one client request, planned for one upstream."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import field
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from proxy.base.values import value_class
 from proxy.records.rows import Meter
 from proxy.relay.approval_outcomes import NOTHING_SETTLED, ApprovalOutcomes
 from proxy.relay.ask import Ask, Identity, RequestHead
@@ -72,8 +70,7 @@ class ToolAccess(Struct, frozen=True):
     ledger: RunLedger
 
 
-@value_class
-class Continuity:
+class Continuity(Struct, frozen=True):
     """What earlier requests left for this one, and what it leaves for later ones.
 
     ``is_person`` says that the caller is one person, for whom a turn can be held.  ``restored`` says that
@@ -92,8 +89,8 @@ class Continuity:
     offer_fingerprint: str | None
     repeat_key: RequestKey
     connection_responses: LocalResponses | None
-    approvals: ApprovalOutcomes = field(default=NOTHING_SETTLED, compare=False)
-    recall: Recall = field(default_factory=Recall, compare=False)
+    approvals: ApprovalOutcomes = NOTHING_SETTLED
+    recall: Recall = field(default_factory=Recall)
 
 
 class Accounting(Struct, frozen=True):

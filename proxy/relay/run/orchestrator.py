@@ -39,7 +39,6 @@ from proxy.tools.running.ledger import RunContext
 from proxy.tools.running.runner import Runner
 from proxy.tools.searching.searches import Searches
 from proxy.wires.client_port import ApprovedCallResult, ClientView
-from proxy.wires.repairing import RepairingWriter
 
 
 class Orchestrator:
@@ -169,7 +168,7 @@ class Orchestrator:
             tools.selection.catalog,
             job.keeps,
         )
-        now = ToolState(tools, context, self._journal.sealed)
+        now = ToolState(tools, context, self._journal.sealed, tools.offer)
         writer = job.client.port.writer(
             request,
             ClientView(
@@ -311,16 +310,15 @@ def _repair(job: Job, state: State) -> None:
     """Let the writer repair the stream of an upstream that is known to be defective."""
     habit, writer = job.upstream.route.served.repair, state.output.writer
     # A stream of another dialect is rewritten anyway.  With several choices only one would be left.
-    is_repaired = habit != "off" and not job.upstream.crossed and job.client.request.choices == 1
-    if is_repaired and isinstance(writer, RepairingWriter):
+    if habit != "off" and not job.upstream.crossed and job.client.request.choices == 1:
         writer.repair(always=habit == "always")
 
 
 def _prepare(job: Job, *, adds_usage: bool) -> None:
     """Change the client's body for the upstream: the model's name, the offered tools, and usage."""
     editor, route, offer = job.upstream.editor, job.upstream.route, job.tools.offer
-    editor.offer(offer.added, offer.replaced)
-    editor.edit(model=route.model if route.renamed else "", withheld=offer.guarded, asks_usage=adds_usage)
+    model = route.model if route.renamed else ""
+    editor.offer(offer.added, offer.replaced, model=model, withheld=offer.guarded, asks_usage=adds_usage)
 
 
 def _tell_usage(job: Job, state: State) -> None:

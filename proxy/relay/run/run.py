@@ -13,7 +13,6 @@ and the model is asked one last time, without tools (rule T7).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec import Struct
@@ -100,8 +99,7 @@ def failed_result(call_id: str, code: Any, message: str) -> ToolResult:
     return ToolResult(call_id, False, failure_text(code, message), code, message)
 
 
-@dataclass(slots=True)
-class _Turn:
+class _Turn(Struct):
     """What is known about the current turn."""
 
     number: int
@@ -115,15 +113,14 @@ class _Turn:
     cost: int | None = None
     counted: bool = False
     error: Mapping[str, Any] | None = None
-    calls: list[ToolCall] = field(default_factory=list)
+    calls: list[ToolCall] = []
     parted: tuple[tuple[ToolCall, ...], tuple[ToolCall, ...]] | None = None
-    subcalls: dict[str, tuple[ToolCall, ...]] = field(default_factory=dict)
+    subcalls: dict[str, tuple[ToolCall, ...]] = {}
     undecided: RunTools | None = None
     waiting: tuple[ToolCall, ...] = ()
 
 
-@dataclass(slots=True)
-class AgentUse:
+class AgentUse(Struct):
     """What the agents that a run called have used of its budgets."""
 
     turns: int = 0

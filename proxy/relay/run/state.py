@@ -3,7 +3,8 @@
 import sys
 import time
 from collections.abc import Awaitable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from proxy.base.events import ToolCall, ToolDefinition
 from proxy.http.headers import Headers
@@ -28,8 +29,7 @@ from proxy.wires.typed_tools.functions import TypedAnswer
 from proxy.wires.upstream_port import TurnReader
 
 
-@dataclass(slots=True)
-class ClientOutput:
+class ClientOutput(Struct):
     """The client's response: ``client`` sends what ``writer`` makes.
 
     ``head`` has the headers of the first upstream response, which the client gets.  ``silence`` is the timer
@@ -68,8 +68,7 @@ class ClientOutput:
             await self.send(self.writer.keep_alive())
 
 
-@dataclass(slots=True)
-class ToolState:
+class ToolState(Struct):
     """The tools of a run as they are now: the offer changes if the model turns out to take no tools.
 
     ``withheld`` maps tools that the run offers, but its later turns do not, to the rule.  ``effects`` says
@@ -84,14 +83,11 @@ class ToolState:
     access: ToolAccess
     context: RunContext
     sealed: bool
-    offer: Offer = field(init=False)
-    withheld: Mapping[str, str] = field(default_factory=dict)
+    offer: Offer
+    withheld: Mapping[str, str] = {}
     effects: bool = False
     asks_by_call: bool = False
-    _masked: dict[tuple[str, str], str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.offer = self.access.offer
+    _masked: dict[tuple[str, str], str] = {}
 
     @property
     def catalog(self) -> Catalog:
@@ -153,8 +149,7 @@ class ToolState:
         return mask_written(arguments) if self.is_hidden(name) else arguments
 
 
-@dataclass(slots=True)
-class RunClock:
+class RunClock(Struct):
     """When the run began: ``started_at`` in Unix time, ``began`` on the monotonic clock."""
 
     started_at: float
@@ -168,8 +163,7 @@ class RunClock:
         return self.started_at + time.monotonic() - self.began
 
 
-@dataclass(slots=True)
-class TurnProgress:
+class TurnProgress(Struct):
     """The progress of the current turn; each turn has a new one.
 
     ``first_chunk_at`` is when its stream began, 0 before that.  ``events`` counts the events of its stream if
@@ -186,13 +180,13 @@ class TurnProgress:
     started_at: float = 0.0
     first_chunk_at: float = 0.0
     events: int = 0
-    results: dict[str, bytes] = field(default_factory=dict)
-    unfilled: dict[str, ResultForModel] = field(default_factory=dict)
+    results: dict[str, bytes] = {}
+    unfilled: dict[str, ResultForModel] = {}
     fields_recovered: bool = False
-    lessons: list[ToolLesson] = field(default_factory=list)
-    waiting: dict[int, Approval] = field(default_factory=dict)
-    of_agents: dict[int, Sequence[Approval]] = field(default_factory=dict)
-    granted: dict[int, GrantedCall] = field(default_factory=dict)
+    lessons: list[ToolLesson] = []
+    waiting: dict[int, Approval] = {}
+    of_agents: dict[int, Sequence[Approval]] = {}
+    granted: dict[int, GrantedCall] = {}
     asks_by_call: bool = False
     text_sent_back: str = ""
 
@@ -209,8 +203,7 @@ class TurnProgress:
         return wait_of([approval.id for approval in self.of_agents[index]])
 
 
-@dataclass(slots=True)
-class Outcome:
+class Outcome(Struct):
     """The outcome of a run.
 
     ``reader`` has the turn that was read last, ``None`` before the first.  ``turns_told`` is the last turn
@@ -218,12 +211,11 @@ class Outcome:
     says that the record gets data for the client's next request.
     """
 
-    _earlier: set[str] = field(default_factory=set, init=False)
-
     reader: TurnReader | None = None
     turns_told: int = 0
     finish_reason: str | None = None
     has_data_for_next_request: bool = False
+    _earlier: set[str] = set()
 
     def read_by(self, reader: TurnReader) -> TurnReader:
         """Note the reader of the next turn, and return it."""
@@ -245,8 +237,7 @@ class Outcome:
         return self.reader.message()
 
 
-@dataclass(slots=True)
-class State:
+class State(Struct):
     """The data of a job that changes while it runs.  Each turn gets a new ``turn``."""
 
     run: Run

@@ -26,7 +26,9 @@ _SIGN_OF_CALL: Final = b"call_appr_"
 def may_concern_approvals(raw: bytes) -> bool:
     """Return whether a request body may declare the function, or hold a question or an answer."""
     # Each search through a long body takes a tenth of a millisecond.
-    return _SIGN_OF_CALL in raw or (_PART_OF_SIGNS in raw and any(sign in raw for sign in _SIGNS))
+    if raw.find(_SIGN_OF_CALL) >= 0:
+        return True
+    return raw.find(_PART_OF_SIGNS) >= 0 and any(sign in raw for sign in _SIGNS)
 
 
 def call_id_of(approval_id: str) -> str:

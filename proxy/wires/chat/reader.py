@@ -80,8 +80,9 @@ class ChatTurnReader(StreamReader[SSEEvent]):
         return super()._finish()
 
     def _take_reply(self, payload: dict[str, Any], body: bytes) -> tuple[dict[str, Any], list[TurnEvent]]:
-        events = [*self._events(payload, whole=True)]
-        self._check_placed(payload)
+        events = self._events(payload, whole=True)
+        if _may_name_call(body):
+            self._check_placed(payload)
         return payload, events
 
     def message(self) -> bytes:
@@ -110,8 +111,7 @@ class ChatTurnReader(StreamReader[SSEEvent]):
         if not isinstance(payload, dict):
             return self._unread(event, cut=cut)
         events = self._events(payload, whole=False)
-        data = event.data
-        if b"_call" in data or b"_Call" in data or b"_CALL" in data or b"\\u00" in data:
+        if _may_name_call(event.data):
             self._check_placed(payload)
         undecided = self._calls.undecided + self._later.undecided
         return Frame(event.raw, payload, tuple(events), undecided=undecided)
@@ -236,6 +236,13 @@ class ChatTurnReader(StreamReader[SSEEvent]):
             named = [fragment for fragment in fragments if fragment.name]
             if self._later.adds_server_call(form, named):
                 self._stop(Unreadable(UNPLACED_CALL))
+
+
+def _may_name_call(data: bytes) -> bool:
+    """Return whether JSON may have a member with calls; Go reads names in any case."""
+    folded = data.lower()
+    # For bytes, ``in`` takes several times as long: it first tries to use them as a number.
+    return folded.find(b"_call") >= 0 or folded.find(b"\\u00") >= 0
 
 
 def _untaken(holder: Mapping[str, Any], key: str, form: str, taken: Sequence[_Taken]) -> list[Fragment]:

@@ -5,10 +5,11 @@ Source: OpenAI's API reference, "Create chat completion".
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from proxy.base.values import value_class
 from proxy.wires.chosen import NOTHING_CHOSEN, read_chosen
+from proxy.wires.client_port import ReturnedCalls
 from proxy.wires.message_list.request import CallsWithIdsRequest, JsonMessage
 from proxy.wires.past.evidence import Speaker
 from proxy.wires.turn.digest import canonical_arguments, sent_arguments, user_key
@@ -23,7 +24,13 @@ from proxy.wires.turn.request_members import (
 )
 
 _OF_HISTORY = ("assistant", "tool", "function")
-_INSTRUCTING = ("system", "developer")
+_SPEAKERS: Final[Mapping[str, Speaker]] = {
+    "system": "system",
+    "developer": "system",
+    "assistant": "model",
+    "tool": "tool",
+    "function": "tool",
+}
 _BESIDE_TEXT = ("refusal", "audio", "tool_call_id")
 
 
@@ -51,6 +58,9 @@ class ChatRequest(CallsWithIdsRequest):
             message = self.messages[position]
             role = message.get("role")
             if role == "assistant":
+                if "tool_calls" not in message and "function_call" not in message:
+                    open_calls, legacy = {}, None
+                    continue
                 calls = _named_calls(message)
                 open_calls = dict(calls)
                 function = message.get("function_call")
@@ -72,14 +82,16 @@ class ChatRequest(CallsWithIdsRequest):
         said = [(position, self.messages[position]) for position in self.history]
         return [(position, message) for position, message in said if message.get("role") == "assistant"]
 
+    def returned_calls(self) -> Sequence[ReturnedCalls]:
+        messages = self.messages
+        if not any("tool_calls" in messages[position] for position in self.history):
+            return ()
+        return CallsWithIdsRequest.returned_calls(self)
+
     @classmethod
     def speaker(cls, message: JsonMessage) -> Speaker:
         role = message.get("role")
-        if role in _INSTRUCTING:
-            return "system"
-        if role == "assistant":
-            return "model"
-        return "tool" if role in _OF_HISTORY else "user"
+        return _SPEAKERS.get(role, "user") if type(role) is str else "user"
 
     @classmethod
     def _spoken(cls, message: JsonMessage) -> str | None:
@@ -117,6 +129,8 @@ class ChatRequest(CallsWithIdsRequest):
 
     @classmethod
     def _text(cls, message: JsonMessage) -> str | None:
+        if len(message) == 2 and type(content := message.get("content")) is str:
+            return content.strip() or (None if content else "")
         if message.get("function_call"):
             return None
         return _only_text(message) if message.get("content") else ""

@@ -26,7 +26,7 @@ from proxy.base.events import (
 from proxy.wires.chat.composer import ChatComposer
 from proxy.wires.client_port import ClientView, TurnEnd
 from proxy.wires.openai.dialect import error_event
-from proxy.wires.repairing import CUT_OFF, RepairingWriter, failure_of
+from proxy.wires.repairing import CUT_OFF, failure_of
 from proxy.wires.stream.composing import TracingWriter
 from proxy.wires.stream.held import identity
 from proxy.wires.stream.phases import (
@@ -44,7 +44,7 @@ from proxy.wires.stream.sse import END_MARK, KEEP_ALIVE, encode_event
 from proxy.wires.turn.usage import without_null_usage
 
 
-class ChatStreamWriter(TracingWriter, RepairingWriter):
+class ChatStreamWriter(TracingWriter):
     """A writer of one client's stream, over all turns of its run.
 
     ``last_text_only`` holds the text of a turn back until the turn's end, because only the last turn may give
@@ -75,7 +75,7 @@ class ChatStreamWriter(TracingWriter, RepairingWriter):
         self._end_seen = False
         self._failure: Mapping[str, Any] | None = None
 
-    def repair(self, *, always: bool, begun: bool = False, single_turn: bool = False) -> None:
+    def repair(self, *, always: bool, begun: bool = False, single_turn: bool = False) -> bool:
         self._composer.repairs = True
         self._composer.role_sent = begun
         self._inspects = not always
@@ -84,6 +84,7 @@ class ChatStreamWriter(TracingWriter, RepairingWriter):
             self._phase = PASSING
         if always:
             self._phase = COMPOSING
+        return True
 
     @property
     def visible(self) -> str:
@@ -109,7 +110,11 @@ class ChatStreamWriter(TracingWriter, RepairingWriter):
         if frame.events and pauses(frame.events):
             # The turn continues, and the client gets the whole answer.
             return self._begin_composing(frame)
-        if self._inspects and (self._defects is not None or SIGN in frame.raw) and self._is_defective(frame):
+        if (
+            self._inspects
+            and (self._defects is not None or frame.raw.find(SIGN) >= 0)
+            and self._is_defective(frame)
+        ):
             return self._begin_composing(frame)
         if self._phase is PASSING and not (started or frame.undecided):
             return self._forward(frame)

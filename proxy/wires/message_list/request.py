@@ -97,8 +97,9 @@ class MessageListRequest(ClientRequest):
     def system_texts(self) -> Sequence[str]:
         # The role is enough here: who spoke may take a look at all of a message.
         said = [one for one in self.messages if one.get("role") in ("system", "developer")]
-        texts = [self._spoken(one) or _canonical(self._identity(one)) for one in said]
-        return [text.strip() for text in (self._system_text("exact"), *texts) if text]
+        texts = [self._spoken(one) or _canonical(self._identity(one)) for one in said] if said else ()
+        beside = self._system_text("exact")
+        return [text.strip() for text in (beside, *texts) if text] if beside or texts else ()
 
     # What the client sends back.
 
@@ -145,7 +146,7 @@ class MessageListRequest(ClientRequest):
         system = encoded(self._system_text(rule) or "")
         for end in ends:
             found = self._beginnings.place(end, rule)
-            yield found and found._replace(system=found.system + system)
+            yield found._replace(system=found.system + system) if system and found else found
 
     def evidence(self, upto: int | None = None, rule: SystemRule = "clock") -> Evidence | None:
         return self._beginnings.evidence(upto, rule, encoded(self._system_text(rule) or ""))

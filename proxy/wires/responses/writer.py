@@ -26,7 +26,7 @@ from proxy.base.events import (
 from proxy.json.splice import replace_values, value_at
 from proxy.wires.chosen import usage_of_call
 from proxy.wires.client_port import ClientView, StreamWriter, TurnEnd
-from proxy.wires.repairing import CUT_OFF, RepairingWriter, failure_of
+from proxy.wires.repairing import CUT_OFF, failure_of
 from proxy.wires.responses.dialect import error_event
 from proxy.wires.responses.item_events import OpenItem, item_events, own_item_events
 from proxy.wires.responses.items import (
@@ -51,7 +51,7 @@ from proxy.wires.turn.usage import add_usage
 _FACTS = frozenset({"model", "created_at"})
 
 
-class ResponsesStreamWriter(StreamWriter, FastWriter, RepairingWriter):
+class ResponsesStreamWriter(StreamWriter, FastWriter):
     """Writes one client's stream for all turns of its run.
 
     ``asked`` is the client's request. ``echo`` are the client's raw values of fields that the resource
@@ -104,13 +104,14 @@ class ResponsesStreamWriter(StreamWriter, FastWriter, RepairingWriter):
         self._repairs = self._inspects = self._inspects_items = False
         self._failure: Mapping[str, Any] | None = None
 
-    def repair(self, *, always: bool, begun: bool = False, single_turn: bool = False) -> None:
+    def repair(self, *, always: bool, begun: bool = False, single_turn: bool = False) -> bool:
         self._repairs = True
         self._inspects = self._inspects_items = not always
         if always:
             self._phase = COMPOSING
         if single_turn:
             self._last_text_only = False
+        return True
 
     def _new_turn(self) -> None:
         self._keys = ItemKeys()

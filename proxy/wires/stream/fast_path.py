@@ -5,7 +5,7 @@ of the client's dialect passes bytes on. If a turn crosses dialects, an encoder 
 stream of a dialect without a fast path is read event by event.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 
 from proxy.base.events import Frame, TurnEvent
@@ -13,8 +13,11 @@ from proxy.wires.client_port import StreamWriter
 from proxy.wires.upstream_port import TurnReader
 
 
-class FastReader(ABC):
-    """A :class:`~proxy.wires.upstream_port.TurnReader` that can take events without reading them."""
+class FastReader:
+    """A :class:`~proxy.wires.upstream_port.TurnReader` that can take events without reading them.
+
+    This class and :class:`FastWriter` are no ``ABC``, which would make ``isinstance`` slow.
+    """
 
     @abstractmethod
     def take_unread(self, chunk: bytes) -> bool:
@@ -41,29 +44,22 @@ class FastReader(ABC):
         Call this if the stream will not be fed or closed any more.
         """
 
+    def take_texts(
+        self, chunk: bytes, is_open: Callable[[type[TurnEvent]], bool]
+    ) -> tuple[type[TurnEvent], list[bytes]] | None:
+        """Take ``chunk`` like :meth:`take_unread`, if each event holds one text that ``is_open``.
+
+        ``is_open`` gets the kind of the text. Return the kind, and for each event the inside of its JSON
+        string. Return ``None`` if the caller must feed the chunk.
+        """
+        return None
+
     def wrap(self, writer: "FastWriter") -> "FastWriter":
         """Return the writer through which unread events leave."""
         return writer
 
 
-class TextReader(ABC):
-    """A reader that returns the texts of events that it takes without reading them."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def take_texts(
-        self, chunk: bytes, is_open: Callable[[type[TurnEvent]], bool]
-    ) -> tuple[type[TurnEvent], list[bytes]] | None:
-        """Take ``chunk`` like :meth:`FastReader.take_unread`, if each event holds one text that
-        ``is_open``.
-
-        ``is_open`` gets the kind of the text. Return the kind, and for each event the inside of its JSON
-        string. Return ``None`` if the caller must feed the chunk.
-        """
-
-
-class FastWriter(ABC):
+class FastWriter:
     """A :class:`~proxy.wires.client_port.StreamWriter` that may pass events on without a frame."""
 
     @abstractmethod

@@ -34,7 +34,7 @@ from proxy.json.lenient import (
     may_hold_call,
 )
 from proxy.wires.dialect import Event, EventParser
-from proxy.wires.stream.fast_path import FastReader, TextReader
+from proxy.wires.stream.fast_path import FastReader
 from proxy.wires.stream.ndjson import LineParser, decode_line
 from proxy.wires.stream.sse import SSEParser, decode_event
 from proxy.wires.stream.template import MOST_TEMPLATE_BYTES, Template
@@ -69,7 +69,7 @@ LINES = StreamFormat(LineParser, decode_line, (b"\n", b"\r\n"))
 E = TypeVar("E", bound=Event)
 
 
-class StreamReader(FastReader, TextReader, Generic[E]):
+class StreamReader(FastReader, Generic[E]):
     """The part of a turn reader that splits its stream into events and ends its calls.
 
     After it has read an event that holds only text, it makes a template. Events that fit are *taken

@@ -113,7 +113,7 @@ class SSEParser(EventParser[SSEEvent]):
             self._end = end
             self.data = bytes(pending)
             pending.clear()
-        self._has_cr = b"\r" in self.data
+        self._has_cr = self.data.find(b"\r") >= 0
 
     def next(self, most_bytes: int | None = None) -> SSEEvent | None:
         start = self.at
@@ -211,7 +211,7 @@ def decode_event(raw: bytes) -> SSEEvent:
 
 
 def _decode(raw: bytes, text: bytes) -> SSEEvent:
-    if text[:6] == b"data: " and text.find(b"\n") == len(text) - 2 and b"\r" not in text:
+    if text[:6] == b"data: " and text.find(b"\n") == len(text) - 2 and text.find(b"\r") < 0:
         # One line of data: the usual case.
         return SSEEvent(raw, text[6:-2])
     data: list[bytes] = []

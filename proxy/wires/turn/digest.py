@@ -4,10 +4,12 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import orjson
 
+from proxy.base.caches import declare_lru
 from proxy.wires.past.clock import SystemRule, without_clock
 from proxy.wires.past.evidence import Evidence, Place, Speaker, chained
 
@@ -15,10 +17,11 @@ _MANY_DIGITS = re.compile(r"[0-9.]{16}|[eE][+-]?[0-9]{3}")
 _KINDS: Final = bytes.maketrans(b"123456789.E-", b"0000000000e+")
 _SIGNS_OF_DIGITS: Final = (b"0" * 16, b"e000", b"e+000")
 _PEOPLE = ("user", "safety_identifier")
-_ANSWERING = ("model", "tool")
 _MOST_CHAINED: Final = 128
 """The largest number of messages before a question that are kept as evidence of its place."""
 _MOST_TEXT: Final = 20_000
+_MOST_BEGUN: Final = 500
+"""The most characters of words whose digest is kept: a system prompt may be among them."""
 
 
 class PrefixDigests:
@@ -54,15 +57,23 @@ class PrefixDigests:
     def digest(self, end: int | None, rule: SystemRule = "clock") -> bytes:
         """Return a digest of the first ``end`` messages, of all if it is ``None``; see :data:`SystemRule`."""
         digests = self._digests
+        if end is not None and end < len(digests) and rule == self._rule:
+            return digests[end]
         if (state := self._state) is None or rule != self._rule:
             # Created late, because most conversations need no digest.
             state = self._state = hashlib.blake2b(digest_size=32)
             self._rule = rule
             digests[:], self._chain = [state.digest()], {}
         wanted = len(self._messages) if end is None else min(end, len(self._messages))
-        part_of = self._part
+        leading = 0 if rule == "exact" else self.leading
+        visible, messages, dumps = self._visible, self._messages, orjson.dumps
         for at in range(len(digests) - 1, wanted):
-            if (part := part_of(at, rule)) is None:
+            if at < leading:
+                part = self._part(at, rule)
+            else:  # The same without a call for each message.
+                seen = visible(messages[at])
+                part = None if seen is None else dumps(seen, option=orjson.OPT_SORT_KEYS)
+            if part is None:
                 digests.append(digests[-1])
             else:
                 state.update(len(part).to_bytes(8, "big") + part)
@@ -88,10 +99,12 @@ class PrefixDigests:
         leading, speaker, messages = self.leading, self._speaker, self._messages
         first, is_asked = end, False
         while first > leading:
-            who = speaker(messages[first - 1])
-            if who in _ANSWERING and self._visible(messages[first - 1]) is not None:
+            message = messages[first - 1]
+            who = speaker(message)
+            if who == "user":
+                is_asked = True
+            elif who != "system" and self._visible(message) is not None:
                 break
-            is_asked = is_asked or who == "user"
             first -= 1
         return (
             Place(self.digest(leading, rule), first, first - leading <= _MOST_CHAINED) if is_asked else None
@@ -109,13 +122,15 @@ class PrefixDigests:
         end = len(self._messages) if end is None else min(end, len(self._messages))
         texts: list[str | None] = []
         question = ""
-        for at in range(place.first, end):
+        first = place.first
+        for at in range(first, end):
             if self._speaker(message := self._messages[at]) == "user":
                 texts.append(self._said(message))
             if (part := self._part(at, rule)) is not None:
                 question += _short(part)
-        earliest = max(self.leading, place.first - _MOST_CHAINED)
-        chain = tuple(filter(None, [self._chained(at, rule) for at in range(earliest, place.first)]))
+        earliest = max(self.leading, first - _MOST_CHAINED)
+        chained = [self._chained(at, rule) for at in range(earliest, first)] if earliest < first else ()
+        chain = tuple(filter(None, chained))
         text = "" if None in texts else "\n".join(filter(None, texts))
         if len(text) > _MOST_TEXT:
             # Only the beginning and the end of a very long text are kept.
@@ -154,10 +169,8 @@ def conversation_digests(words: Sequence[str], each: Iterable[Sequence[bytes]]) 
 
     The length of each part is hashed before the part, so that different lists of parts never look alike.
     """
-    shared = hashlib.blake2b(digest_size=24)
-    for word in words:
-        part = word.encode("utf-8", "surrogatepass")
-        shared.update(len(part).to_bytes(8, "big") + part)
+    begun = _begun if sum(map(len, words)) <= _MOST_BEGUN else _begun.__wrapped__
+    shared = begun(tuple(words))
     found = []
     for parts in each:
         state = shared.copy()
@@ -165,6 +178,21 @@ def conversation_digests(words: Sequence[str], each: Iterable[Sequence[bytes]]) 
             state.update(len(part).to_bytes(8, "big") + part)
         found.append(state.hexdigest())
     return found
+
+
+@lru_cache(512)
+def _begun(words: tuple[str, ...]) -> hashlib.blake2b:
+    """Return the state of a digest that begins with these words, to be copied.
+
+    They are the same for all requests of one caller to one model.
+    """
+    state = hashlib.blake2b(digest_size=24)
+    for part in map(encoded, words):
+        state.update(len(part).to_bytes(8, "big") + part)
+    return state
+
+
+declare_lru("digest_beginnings", _begun, 5000)
 
 
 def encoded(word: str) -> bytes:

@@ -18,6 +18,8 @@ from proxy.base.errors import ConfigError, UpstreamUnreachable
 from proxy.commands.doctor.checks import CHECKS
 from proxy.commands.doctor.doctor import Diagnosis, diagnose, find_model, hiding, new_lines
 from proxy.commands.doctor.keeping import keep_diagnosis
+from proxy.commands.doctor.probing.exchange import Reply
+from proxy.commands.doctor.probing.native import NATIVE_QUESTIONS
 from proxy.commands.doctor.written import with_settings
 from proxy.config.load import Config
 from proxy.config.secret import Secret
@@ -28,7 +30,9 @@ HABITS: dict[str, set[str]] = {
     "no end mark": {"end_mark"},
     "no usage": {"usage"},
     "no include_usage": {"include_usage"},
-    "no tools": {"tools", "strict", "results"},
+    "no tools": {"tools", "strict", "results", "native"},
+    "refuses special types": {"native"},
+    "skips special types": set(),
     "no calls": {"calls", "parallel", "forced"},
     "calls in text": {"calls", "parallel", "forced"},
     "one call": {"parallel"},
@@ -71,13 +75,20 @@ def odd(diagnosis: Diagnosis) -> set[str]:
 
 
 async def test_a_healthy_upstream_has_no_quirk() -> None:
-    """For a correct upstream, doctor finds no quirk, leaves no check open and sends at most 20 requests."""
+    """For a correct upstream, doctor finds no quirk, leaves no check open and sends at most 28 requests."""
     upstream = model_with()
     diagnosis = await diagnose(upstream, "m-1", ["m-1"])
     assert odd(diagnosis) == set()
     assert [check.key for check, one in diagnosis.found if one.outcome == "unknown"] == []
-    assert len(upstream.asked) == diagnosis.requests <= 20
-    assert diagnosis.settings == {"wires": ["chat", "responses"], "responses_state": "chained"}
+    assert len(upstream.asked) == diagnosis.requests <= 28
+    assert diagnosis.settings == {
+        "wires": ["chat", "responses"],
+        "responses_state": "chained",
+        "native": [
+            *("additional_tools", "apply_patch", "custom", "local_shell", "namespace", "shell"),
+            "tool_search",
+        ],
+    }
 
 
 @pytest.mark.parametrize("habit", HABITS)
@@ -92,6 +103,47 @@ async def test_a_habit_has_its_setting(habit: str) -> None:
     """For each quirk, doctor recommends the settings that fit it."""
     settings = (await diagnose(model_with(habit), "m-1", ["m-1"])).settings
     assert {**settings, **SETTINGS[habit]} == settings
+
+
+async def test_only_a_call_shows_that_a_type_is_understood() -> None:
+    """An upstream that skips types without a word leaves the check open, and gets no setting."""
+    for habit, words in (
+        ("skips special types", "no call: namespace, additional_tools, custom"),
+        ("refuses special types", "refused: namespace, additional_tools, custom"),
+    ):
+        diagnosis = await diagnose(model_with(habit), "m-1", ["m-1"])
+        (found,) = [finding for check, finding in diagnosis.found if check.key == "native"]
+        assert found.words.startswith(words)
+        assert found.outcome == ("unknown" if habit.startswith("skips") else "no")
+        assert "native" not in diagnosis.settings
+
+
+def test_a_call_of_another_form_is_not_one_of_the_type() -> None:
+    """A call of the declared name and type counts; text, another call, and a busy server do not."""
+    for question in NATIVE_QUESTIONS:
+        if question.dialect != "anthropic":
+            continue
+        name = question.more["tools"][0]["name"]
+        called: dict[str, Any] = {"type": "tool_use", "id": "c", "name": name, "input": {}}
+        for content, understood in (
+            ([{"type": "text", "text": "Hm."}, called], True),
+            ([{**called, "name": f"x_{name}"}], False),
+            ([{"type": "text", "text": "Hm."}], None),
+            ("odd", None),
+        ):
+            assert question.understood(Reply(200, payloads=[{"content": content}])) is understood
+        assert question.understood(Reply(400, error="tools.0: unknown type")) is False
+        assert question.understood(Reply(503)) is None
+
+
+def test_what_is_known_of_a_provider_is_not_narrowed() -> None:
+    """A model that did not call a tool does not make doctor advise against what OpenAI is known to have."""
+    for address, lines in (
+        ("https://api.openai.com/v1", {}),
+        ("http://127.0.0.1:9/v1", {"native": 'native = ["shell"]'}),
+    ):
+        config = Config.model_validate({"upstreams": {"u": {"base_url": address, "api_key": None}}})
+        assert new_lines(config, "u", {"native": ["shell"]}) == lines
 
 
 def test_each_quirk_is_explained() -> None:

@@ -107,16 +107,16 @@ async def test_several_turns_of_one_key() -> None:
         assert carried.turns == {}
         assert carried.ambiguous == {"key"}
         assert carried.knows("key")
-        assert carried.why_not("key", 0, 3) == "ambiguous"
+        assert carried.miss_reason("key", 0, 3) == "ambiguous"
 
 
 async def test_why_a_turn_is_not_put_back() -> None:
     """The reason for a missing turn comes from the sealed items at the positions of its calls."""
     made = sealing()
     carried = await opened(made, await written(made), "AAAA")
-    assert carried.why_not("other", 0, 1) == "sealed_elsewhere"
-    assert carried.why_not("other", 1, 2) == "sealed_unreadable"
-    assert carried.why_not("other", 2, float("inf")) == "no_held_turn"
+    assert carried.miss_reason("other", 0, 1) == "sealed_elsewhere"
+    assert carried.miss_reason("other", 1, 2) == "sealed_unreadable"
+    assert carried.miss_reason("other", 2, float("inf")) == "no_held_turn"
 
 
 async def test_a_turn_that_is_too_long() -> None:

@@ -59,7 +59,7 @@ def tools(
     catalog = Catalog((one, cast("ToolProvider", PROVIDER)) for one in (READ, SEND, DELETE))
     offer = Offer(names={one.name.upper(): one.name for one in offered}, client_names=clients)
     access = ToolAccess(offer, policy, catalog.select(policy, asks=asks), RunLedger())
-    return ToolState(access, cast("RunContext", None), sealed=sealed)
+    return ToolState(access, cast("RunContext", None), sealed=sealed, offer=access.offer)
 
 
 def call(name: str) -> ToolCall:

@@ -50,8 +50,30 @@ def _parts(payload: Mapping[str, Any], role: str) -> list[Any]:
     return [part for content in found if isinstance(content, list) for part in content]
 
 
+def _typed_item(payload: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the call of a tool whose type only this dialect has; ``None`` if none is declared."""
+    items = payload["input"] if isinstance(payload["input"], list) else []
+    if any(item.get("type") == "additional_tools" for item in items):
+        return {"type": "function_call", "call_id": "c", "name": "get_weather", "arguments": CITY}
+    kind = next((tool["type"] for tool in payload.get("tools", ()) if tool["type"] != "function"), None)
+    if kind == "namespace":
+        call = {"type": "function_call", "call_id": "c", "name": "get_weather", "arguments": CITY}
+        return {**call, "namespace": payload["tools"][0]["name"]}
+    if kind == "custom":
+        return {"type": "custom_tool_call", "call_id": "c", "name": "say", "input": "hello"}
+    return None if kind is None else {"type": f"{kind}_call", "call_id": "c"}
+
+
 def _refusal(payload: Mapping[str, Any], habit: Habit) -> Given | None:
     """Return an error if this server does not accept the request."""
+    if any(tool["type"] == "custom" for tool in payload.get("tools", ())):
+        if habit == "refuses special types" or habit.startswith("no tools"):
+            return _error("Unknown tool type: custom")
+        call = {"id": "c", "type": "custom", "custom": {"name": "say", "input": "hello"}}
+        said: dict[str, Any] = {"role": "assistant", "content": "Hm."}
+        if habit not in ("skips special types", "no calls"):
+            said = {"role": "assistant", "content": None, "tool_calls": [call]}
+        return _json({"choices": [{"index": 0, "message": said, "finish_reason": "stop"}]})
     bound = payload.get("max_completion_tokens", payload.get("max_tokens", 0))
     has_results = any(message["role"] == "tool" for message in payload["messages"])
     images = [part for part in _parts(payload, "user") if part.get("type") == "image_url"]
@@ -164,7 +186,17 @@ def _response(payload: Mapping[str, Any], habit: Habit) -> Given:
     if payload.get("previous_response_id") and habit == "no previous":
         return _error("previous_response_id is not supported")
     part = {"type": "output_text", "text": "ok", "annotations": [], "logprobs": []}
-    item = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
+    item: dict[str, Any] = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        "content": [part],
+    }
+    if (call := _typed_item(payload)) is not None and habit != "skips special types":
+        if habit == "refuses special types":
+            return _error(f"Invalid value: '{call['type']}'")
+        item = {"id": "x_1", "status": "completed", **call}
     usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
     whole = {
         "id": "resp_1",

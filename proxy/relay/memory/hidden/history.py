@@ -14,7 +14,6 @@ A client can continue a run with hidden turns in three ways:
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -82,7 +81,7 @@ class History:
         is_person: bool = True,
         local: LocalResponses | None = None,
         settle: SettleApprovals | None = None,
-        why_not: MemoryOutcome | None = None,
+        skip_reason: MemoryOutcome | None = None,
     ) -> "Restored":
         """Put back every hidden turn that fits.
 
@@ -91,14 +90,14 @@ class History:
         responses that the request can continue, which only the client's connection has.  ``settle`` returns
         the outcomes of the approvals that a turn waits for; with ``None`` nobody decides, and these calls
         did not run.
-        ``why_not`` is recorded as the reason why answers are not looked up; ``None`` records none.
+        ``skip_reason`` is recorded as the reason why answers are not looked up; ``None`` records none.
 
         Nothing is used up: a client may continue from the same place again.  Raise what ``settle`` raises.
         """
         recall = Recall()
-        if why_not is not None:
+        if skip_reason is not None:
             calls = 0 if is_person else len(request.returned_calls())
-            recall.miss(why_not, len(request.answers()) + calls)
+            recall.miss(skip_reason, len(request.answers()) + calls)
         returned = request.returned_calls() if is_person else ()
         asks = is_person and settle is not None
         every = request.answers() if asks or offer_fingerprint is not None else ()
@@ -123,7 +122,7 @@ class History:
         restored = put_back(request, editor, found, recall)
         if outcomes is not None and restored:
             outcomes.asked_in = restored.approvals.asked_in
-            restored = replace(restored, approvals=outcomes)
+            restored = structs.replace(restored, approvals=outcomes)
         return restored
 
     def _filled(
@@ -197,7 +196,7 @@ class History:
         ends = [position for position, _ in calls[1:]]
         for (position, key), end in zip(calls, [*ends, math.inf], strict=False):
             if key not in waiting:
-                recall.miss(carried.why_not(key, position, end))
+                recall.miss(carried.miss_reason(key, position, end))
         if asked and held:
             # A turn that waits for an approval is never stored as an answer, too.
             taken = {position for position, _ in held}

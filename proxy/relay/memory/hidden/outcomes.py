@@ -2,11 +2,10 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 MemoryOutcome = Literal[
     "put_back",
@@ -73,14 +72,13 @@ class PutBack(Struct, frozen=True):
     position: int = 0
 
 
-@dataclass(slots=True)
-class Recall:
+class Recall(Struct):
     """The results of the look-ups of one request.
 
     ``given_bytes`` is the size of the encrypted turn that the client was given to carry; 0 for none.
     """
 
-    put_back: list[PutBack] = field(default_factory=list)
+    put_back: list[PutBack] = []
     counts: defaultdict[MemoryOutcome, int] = field(default_factory=partial(defaultdict, int))
     given_bytes: int = 0
 

@@ -49,7 +49,7 @@ class Carried(Struct, frozen=True):
         """Return whether the request itself decides about this key, so that the record is not asked."""
         return key in self.turns or key in self.ambiguous
 
-    def why_not(self, key: str, start: int, end: float) -> MemoryOutcome:
+    def miss_reason(self, key: str, start: int, end: float) -> MemoryOutcome:
         """Return the outcome to count for calls for which no turn was found.
 
         Their items are at the positions from ``start`` to before ``end``.

@@ -1,12 +1,10 @@
 """The parts of a run that are stored for the client's next request, and what was put back into it."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import field
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from proxy.base.errors import StoreError
-from proxy.base.values import value_class
 from proxy.relay.approval_outcomes import NOTHING_SETTLED, ApprovalOutcomes
 from proxy.relay.memory.hidden.outcomes import Recall
 from proxy.relay.memory.hidden.shown import asked_in_note
@@ -68,8 +66,7 @@ The second argument has the sources whose untrusted results the model had read b
 """
 
 
-@value_class
-class Restored:
+class Restored(Struct, frozen=True):
     """What was put back into a request: ``turns`` is the number of hidden turns.
 
     ``untrusted`` has the sources of the untrusted results among them.  ``upstream`` made the newest of
@@ -87,8 +84,8 @@ class Restored:
     unavailable: bool = False
     with_tools: str = ""
     loaded: Sequence[str] = ()
-    approvals: ApprovalOutcomes = field(default=NOTHING_SETTLED, compare=False)
-    recall: Recall = field(default_factory=Recall, compare=False)
+    approvals: ApprovalOutcomes = NOTHING_SETTLED
+    recall: Recall = field(default_factory=Recall)
 
     def __bool__(self) -> bool:
         return self.turns > 0

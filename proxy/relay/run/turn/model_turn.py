@@ -4,11 +4,11 @@ import asyncio
 from typing import Final
 
 from proxy.base.errors import Unreadable, UpstreamError, WireError
-from proxy.http.headers import Columns, Headers, HeaderSection, by_names
+from proxy.http.headers import Columns, Headers, HeaderSection, by_names, is_encoded
 from proxy.http.own_headers import LEFT_OUT
 from proxy.json.in_thread import LARGE_EVENT_BYTES, in_thread
 from proxy.relay.base import OnBroken, RunSettings, ignore_broken
-from proxy.relay.headers import is_encoded, of_any_dialect, returned
+from proxy.relay.headers import of_any_dialect, returned
 from proxy.relay.memory.refusals import RefusalCache
 from proxy.relay.passing.passthrough import pump
 from proxy.relay.passing.sniffing import SniffedResponse

@@ -121,7 +121,7 @@ class _TurnStream:
         if (secret_filter := self._secret_filter) is not None and (
             chunk[-1] != _LINE_END
             or (secret_filter.secrets.sign in chunk and secret_filter.secrets.beginning in chunk)
-            or b"\\u00" in chunk
+            or chunk.find(b"\\u00") >= 0
             or secret_filter.held
         ):
             chunk = secret_filter.feed(chunk)

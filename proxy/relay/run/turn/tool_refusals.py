@@ -38,9 +38,8 @@ def adapt_tools(job: Job, state: State, message: str) -> bool:
     state.turn.lessons.append(lesson)
     tools, editor = state.tools, job.upstream.editor
     tools.offer = offer
-    editor.offer(offer.added, offer.replaced)
     later = {name for name, tool in offer.names.items() if tool in tools.withheld}
-    editor.edit(withheld=offer.guarded | later)
+    editor.offer(offer.added, offer.replaced, withheld=offer.guarded | later)
     return True
 
 

@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from itertools import compress
+from operator import length_hint
 from typing import Final, TypeAlias
+
+from msgspec import Struct
 
 from proxy.store.rows import Row, Upsert
 
@@ -20,10 +22,8 @@ _OVERHEAD_BYTES: Final = 200
 _UNMADE_BYTES: Final = 2000
 """The bytes that count for rows that are not made yet."""
 
-_COUNTED: Final = frozenset({str, bytes})
 
-
-class Write:
+class Write(Struct, eq=False):
     """One or more rows for one statement, committed together or not at all.
 
     ``also`` are further statements with their rows, which follow in the same commit. ``settled`` is called
@@ -40,40 +40,26 @@ class Write:
     that will probably be replaced are given as a function, which makes them if they are written all the same.
     """
 
-    __slots__ = (
-        "also", "before", "done", "in_order", "needed", "rows", "settled", "size", "state_of", "statement",
-        "undo", "withdrawn",
-    )  # fmt: skip
+    statement: str
+    rows: Rows
+    settled: Callable[[bool], None] | None = None
+    done: "asyncio.Future[None] | None" = None
+    undo: "Callable[[], Write] | None" = None
+    in_order: bool = False
+    also: Sequence[Batch] = ()
+    needed: bool = True
+    state_of: StateKey | None = None
+    before: Rows | None = None
+    withdrawn: bool = False
+    size: int = 0
 
-    def __init__(
-        self,
-        statement: str,
-        rows: Rows,
-        *,
-        settled: Callable[[bool], None] | None = None,
-        done: "asyncio.Future[None] | None" = None,
-        undo: "Callable[[], Write] | None" = None,
-        in_order: bool = False,
-        also: Sequence[Batch] = (),
-        needed: bool = True,
-        state_of: StateKey | None = None,
-    ) -> None:
-        self.statement = statement
-        self.rows = rows
-        self.also = also
-        self.settled = settled
-        self.done = done
-        self.undo = undo
-        self.in_order = in_order
-        self.needed = needed
-        self.state_of = state_of
-        self.before: Rows | None = None
-        self.withdrawn = False
+    def __post_init__(self) -> None:
+        statement, rows, also = self.statement, self.rows, self.also
         size = _OVERHEAD_BYTES + (_UNMADE_BYTES if callable(rows) else 0)
         for _, each in ((statement, () if callable(rows) else rows), *also):
             for row in each:
-                # A loop in Python over the values of a row takes several times as long.
-                size += sum(map(len, compress(row, map(_COUNTED.__contains__, map(type, row)))))
+                # The length of each text; a number or NULL has none, and counts as 0.
+                size += sum(map(length_hint, row))
         self.size = size
 
     def become(self, later: "Write") -> None:

@@ -7,21 +7,66 @@ Source: Ollama's API reference, "Generate a completion", and its types ``Generat
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from proxy.base.conversation import Conversation, Message, Text
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
+from proxy.wires.crossing.fields import Fields
 from proxy.wires.ollama.body import OllamaBody
-from proxy.wires.ollama.completions.conversation import read_completion
-from proxy.wires.ollama.completions.lines import CompletionLines
 from proxy.wires.ollama.crossing.encoder import OllamaTurnEncoder
 from proxy.wires.ollama.crossing.fields import COMPLETION_FIELDS
+from proxy.wires.ollama.crossing.from_client import read_images, read_settings
 from proxy.wires.ollama.crossing.to_upstream import body_of
-from proxy.wires.ollama.lines import load_answer
+from proxy.wires.ollama.lines import LineMaker, load_answer
 from proxy.wires.ollama.reply import OllamaReplyWriter
 from proxy.wires.ollama.request import OllamaRequest
 from proxy.wires.ollama.wire import OllamaWire
 from proxy.wires.ollama.writer import OllamaStreamWriter
 from proxy.wires.turn.edits import AppendedTurn, Edits
 from proxy.wires.turn.request_members import model_name, preview_of
+
+
+def read_completion(payload: Mapping[str, Any]) -> Conversation:
+    """Read a completion: the prompt is the user's message, after the system prompt.
+
+    Raises :class:`RequestError`, which names a field of the wrong type.
+    """
+    asked = Fields(payload, COMPLETION_FIELDS)
+    model = asked.model()
+    system, prompt = asked.text("system"), asked.text("prompt")
+    said = [Text(prompt, at="prompt")] if prompt else []
+    settings = read_settings(asked)
+    user = Message("user", (*said, *read_images(asked)), at="prompt")
+    # Clients send these fields even if they are empty.
+    for name, nothing in (("suffix", ""), ("template", ""), ("raw", False), ("context", [])):
+        asked.skip(name, nothing)
+    return Conversation(
+        model=model,
+        messages=(user,),
+        system=(Message("system", (Text(system, at="system"),), at="system"),) if system else (),
+        **settings._asdict(),
+        native=asked.rest(),
+        names=asked.names,
+    )
+
+
+class CompletionLines(LineMaker):
+    """A maker of lines of completions. A line holds what a chat has in a message, and no calls."""
+
+    __slots__ = ()
+
+    def _saying(self, said: Mapping[str, Any]) -> dict[str, Any]:
+        line = {"response": said.get("content", "")}
+        return {**line, "thinking": said["thinking"]} if "thinking" in said else line
+
+    def _member_of(self, name: str) -> str:
+        return "response" if name == "content" else name
+
+    def message_of(self, payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        text = payload.get("response")
+        if not isinstance(text, str):
+            return None
+        thinking = payload.get("thinking")
+        return {"content": text, "thinking": thinking} if thinking else {"content": text}
 
 
 class _CompletionBody(OllamaBody):

@@ -67,7 +67,7 @@ async def test_a_slow_client_costs_no_usage(monkeypatch: pytest.MonkeyPatch, man
     request = wire.parse(ASK)
     policy, catalog = Policy(), Catalog()
     access = ToolAccess(Offer(), policy, catalog.select(policy), RunLedger())
-    tools = ToolState(access, cast("RunContext", None), sealed=False)
+    tools = ToolState(access, cast("RunContext", None), sealed=False, offer=access.offer)
     writer = wire.writer(request, ClientView("m", tools.is_hidden))
     writer.turn_ended("hidden")  # From here on the writer composes.
     run = Run(RunSettings(), is_hidden=tools.is_hidden, clock=lambda: 0.0)

@@ -1,0 +1,96 @@
+"""The requests that show which types of tools an upstream understands although a client runs them.
+
+Some servers leave out tools of types that they do not know, and answer as if nothing were wrong. So only a
+call of the declared type shows that the upstream understands it. An answer without a call shows nothing.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from msgspec import Struct
+
+from proxy.commands.doctor.probing.exchange import Reply
+
+_CITY: Final = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+_ASKED: Final = {"role": "user", "content": "Call the tool now: list the files, or ask about Paris."}
+
+
+class NativeQuestion(Struct, frozen=True):
+    """A request with one tool of a type. ``more`` are members of its body, and ``made`` those of the call."""
+
+    dialect: str
+    type: str
+    more: Mapping[str, Any]
+    made: Mapping[str, str]
+
+    def understood(self, reply: Reply) -> bool | None:
+        """Return whether the upstream understands the type; ``None`` if its answer does not show it."""
+        if not reply.ok:
+            return False if reply.status in (400, 422, 501) else None
+        calls = [part for payload in reply.payloads for part in _parts(payload) if _is_call(part)]
+        if any(self.made.items() <= call.items() for call in calls):
+            return True
+        return False if calls else None
+
+
+def _parts(payload: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the items, the blocks or the calls of a reply in any dialect."""
+    choices = payload.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else None
+    message = first.get("message") if isinstance(first, dict) else None
+    said = message.get("tool_calls") if isinstance(message, dict) else None
+    for parts in (payload.get("output"), payload.get("content"), said):
+        yield from (part for part in parts if isinstance(part, dict)) if isinstance(parts, list) else ()
+
+
+def _is_call(part: Mapping[str, Any]) -> bool:
+    kind = str(part.get("type"))
+    return kind.endswith("_call") or kind in ("tool_use", "function", "custom")
+
+
+def _responses(kind: str, made: Mapping[str, str], **members: Any) -> NativeQuestion:
+    tool = {"type": kind, **members}
+    if kind == "additional_tools":
+        # Without tools in the request no call can be forced.
+        return NativeQuestion("responses", kind, {"input": [{**tool, "role": "developer"}, _ASKED]}, made)
+    tools = [tool]
+    if kind == "tool_search":
+        tools.append({**_FUNCTION, "defer_loading": True})
+    more = {"tools": tools, "tool_choice": "required", "input": [_ASKED]}
+    return NativeQuestion("responses", kind, more, made)
+
+
+def _messages(kind: str, name: str) -> NativeQuestion:
+    more = {"tools": [{"type": kind, "name": name}], "tool_choice": {"type": "any"}, "messages": [_ASKED]}
+    return NativeQuestion("anthropic", kind.rpartition("_")[0], more, {"type": "tool_use", "name": name})
+
+
+_FUNCTION: Final = {"type": "function", "name": "get_weather", "parameters": _CITY, "strict": False}
+
+NATIVE_QUESTIONS: Final = (
+    _responses(
+        "namespace", {"type": "function_call", "namespace": "weather"},
+        name="weather", description="The weather.", tools=[_FUNCTION],
+    ),
+    _responses("additional_tools", {"type": "function_call", "name": "get_weather"}, tools=[_FUNCTION]),
+    _responses("custom", {"type": "custom_tool_call"}, name="say", description="Says a text."),
+    _responses("local_shell", {"type": "local_shell_call"}),
+    _responses("shell", {"type": "shell_call"}, environment={"type": "local"}),
+    _responses("apply_patch", {"type": "apply_patch_call"}),
+    _responses(
+        "tool_search", {"type": "tool_search_call"},
+        execution="client", description="Finds more tools.", parameters=_CITY,
+    ),
+    _messages("bash_20250124", "bash"),
+    _messages("text_editor_20250728", "str_replace_based_edit_tool"),
+    _messages("memory_20250818", "memory"),
+    NativeQuestion(
+        "chat", "custom",
+        {
+            "tools": [{"type": "custom", "custom": {"name": "say", "description": "Says a text."}}],
+            "tool_choice": "required",
+            "messages": [_ASKED],
+        },
+        {"type": "custom"},
+    ),
+)  # fmt: skip
