@@ -321,6 +321,7 @@ def _show_found(job: Job, state: State, calls: Sequence[ToolCall], results: Sequ
     for call, result in zip(calls, results, strict=True):
         found += found_in(result) if call.name == SEARCH_TOOLS else [call.name]
     tools = state.tools
+    found += [tools.id_of(call.name) for call in state.run.turn.waiting]
     tools.offer = offer = tools.offer.with_loaded([name for name in found if not tools.is_withheld(name)])
     job.upstream.editor.offer(offer.added, offer.replaced)
 
