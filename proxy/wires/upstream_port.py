@@ -17,6 +17,7 @@ from proxy.records.result_for_model import ResultForModel
 from proxy.records.rows import MessageRecord
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.dialect import Dialect
+from proxy.wires.hosted import FoundPage
 from proxy.wires.turn.edits import AppendedTurn, Edits, RestoredMessages
 
 NO_TURN: Final = b'{"messages":[],"calls":[],"items":[]}'
@@ -300,6 +301,16 @@ class ForwardingReader(TurnReader):
 
     def native(self, call: ToolCall, mask: Mask) -> str:
         return self._reader.native(call, mask)
+
+
+class CitingPort(ABC):
+    """A port whose answers cite the pages that server tools have found, where the model links to them."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def cite(self, pages: Sequence[FoundPage]) -> None:
+        """Cite these pages, too, in the turns that come."""
 
 
 class UpstreamPort(Protocol):

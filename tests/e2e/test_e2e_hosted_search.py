@@ -126,3 +126,64 @@ async def test_messages(name: str, streamed: bool) -> None:
             assert message.usage.server_tool_use.web_search_requests == 1
             messages.append({"role": "assistant", "content": [b.model_dump() for b in message.content]})
     check_results(models[name])
+
+
+LINKED = f"\U0001f30a 河 e\u0301: the [Spree]({PAGES[0]}), the [Havel]({PAGES[1]}) and [others](https://x.example/)."
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("name", ["gpt-4o-mini", "claude-opus-4-7", "qwen3"])
+async def test_citations_of_responses(name: str, streamed: bool) -> None:
+    """A link to a page that was found is a url_citation over the link, in characters; others are not."""
+    async with (
+        serving_models(CALLS, native=(), hosts_search=True) as (proxy, models),
+        openai_at(proxy) as client,
+    ):
+        models[name].answer = LINKED
+        options: dict[str, Any] = {"model": name, "input": "Rivers?", "tools": [{"type": "web_search"}]}
+        if streamed:
+            async with client.responses.stream(**options) as stream:
+                kinds = [event.type async for event in stream]
+                response = await stream.get_final_response()
+            assert kinds.count("response.output_text.annotation.added") == 2
+        else:
+            response = await client.responses.create(**options)
+    assert response.output_text == LINKED
+    (part,) = response.model_dump()["output"][-1]["content"]
+    links = [LINKED[note["start_index"] : note["end_index"]] for note in part["annotations"]]
+    assert links == [f"[Spree]({PAGES[0]})", f"[Havel]({PAGES[1]})"]
+    assert [(note["type"], note["url"], note["title"]) for note in part["annotations"]] == [
+        ("url_citation", page, title) for page, title in zip(PAGES, TITLES, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("name", ["gpt-4o-mini", "qwen3", "gpt-5-2025-08-07"])
+async def test_citations_of_messages(name: str, streamed: bool) -> None:
+    """A link to a page that was found is a citation of its block of text, and comes back without harm."""
+    async with (
+        serving_models(CALLS, native=(), hosts_search=True) as (proxy, models),
+        anthropic_at(proxy) as client,
+    ):
+        models[name].answer = LINKED
+        messages: list[Any] = []
+        for question in QUESTIONS:
+            messages.append({"role": "user", "content": question})
+            tool = {"type": "web_search_20250305", "name": "web_search"}
+            options: dict[str, Any] = {
+                "model": name,
+                "max_tokens": 1000,
+                "messages": messages,
+                "tools": [tool],
+            }
+            if streamed:
+                async with client.messages.stream(**options) as stream:
+                    message = await stream.get_final_message()
+            else:
+                message = await client.messages.create(**options)
+            texts = [block.model_dump() for block in message.content if block.type == "text"]
+            assert "".join(block["text"] for block in texts) == LINKED
+            cited = [(note["url"], note["title"]) for block in texts for note in block["citations"] or ()]
+            assert cited == list(zip(PAGES, TITLES, strict=True))
+            messages.append({"role": "assistant", "content": [b.model_dump() for b in message.content]})
+    check_results(models[name])

@@ -27,7 +27,9 @@ from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.running.runner import Runner
 from proxy.tools.searching.searches import Searches
+from proxy.wires.hosted import found_pages
 from proxy.wires.typed_tools.searching import found_in
+from proxy.wires.upstream_port import CitingPort
 
 _NARROWED_BYTES = 16 << 20
 
@@ -129,6 +131,7 @@ class ToolCalls:
             _show_found(job, state, calls, results)
         shown.all_finished()
         await shown.show(False)
+        _cite(job, state, command, results)
         return self._take_results(job, state, [*results, *command.refused])
 
     def _searching(self, state: State) -> AbstractContextManager[None]:
@@ -281,6 +284,16 @@ def _to_run(job: Job, state: State, call: ToolCall) -> ToolCall:
     if tool is None or spec is None:
         return made
     return replace(made, arguments=tool.arguments(made.arguments, spec.parameters.get("properties", {})))
+
+
+def _cite(job: Job, state: State, command: RunTools, results: Sequence[ToolResult]) -> None:
+    """Let the answer cite the pages that the provider's tools have found, if server tools run these."""
+    port, hosted = job.upstream.port, state.tools.offer.shown.hosted
+    if hosted and isinstance(port, CitingPort):
+        theirs = {call.call_id for call in command.calls if call.name in hosted}
+        for result in results:
+            if result.call_id in theirs:
+                port.cite(found_pages(result))
 
 
 def _within_uses(state: State, command: RunTools) -> RunTools:

@@ -74,6 +74,7 @@ class ProviderModel(Scripted):
         self.provider = served.rules
         self.speaker = SPEAKERS[served.wire]
         self._calls = calls
+        self.answer = ANSWER
         self.repeats = 1
         """How often it makes each call."""
         self._made = 0
@@ -92,7 +93,7 @@ class ProviderModel(Scripted):
         has_results = any(one.role == "tool" for one in got.messages[last:])
         wanted = [] if has_results else [name for name in self._calls if name in got.tools]
         calls = tuple(Call(self._next_id(), name, self._calls[name]) for name in wanted * self.repeats)
-        turn = Turn("" if calls else ANSWER, calls, thought="Let me see." if self._thinks(asked) else "")
+        turn = Turn("" if calls else self.answer, calls, thought="Let me see." if self._thinks(asked) else "")
         reply = self.speaker.reply(turn)
         self._items |= {item["id"]: item for item in reply.get("output") or ()}
         if asked.payload.get("stream", self.served.wire == "ollama"):

@@ -1,0 +1,127 @@
+"""Citations of any model: a Markdown link in its answer, whose address a search has found, becomes one.
+
+The text stays as it is. A stream is held back only while the text at its end can still become a link.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+from msgspec import structs
+
+from proxy.base.events import CitationAdded, Frame, TextDelta, TurnEvent
+from proxy.wires.hosted import FoundPage
+from proxy.wires.upstream_port import ForwardingReader, TurnReader
+
+_LONGEST_LABEL: Final = 500
+_LONGEST_URL: Final = 2048
+_MOST_CITATIONS: Final = 1000
+_LONGEST_CITED: Final = 300
+"""Characters of a page that a citation repeats."""
+
+
+class LinkFinder:
+    """Finds the links to ``pages`` in a text that comes in pieces; positions are in its characters."""
+
+    def __init__(self, pages: Mapping[str, FoundPage]) -> None:
+        self._pages = pages
+        self._held = ""
+        self._length = 0
+        self._found = 0
+
+    def take(self, text: str) -> Iterator[TextDelta | CitationAdded]:
+        """Yield what is certain once ``text`` has come: pieces of text, each link's citation behind it."""
+        left, self._held = self._held + text, ""
+        plain = 0
+        while (at := left.find("[", plain)) >= 0:
+            end = _link_end(left, at)
+            if end is None:
+                self._held = left[at:]
+                left = left[:at]
+                break
+            if end == 0:
+                plain = at + 1
+                continue
+            yield from self._text(left[:end])
+            yield from self._citation(left[at:end])
+            left, plain = left[end:], 0
+        yield from self._text(left)
+
+    def end(self) -> Iterator[TextDelta]:
+        """Yield the rest: nothing more comes."""
+        held, self._held = self._held, ""
+        yield from self._text(held)
+
+    def _text(self, text: str) -> Iterator[TextDelta]:
+        if text:
+            self._length += len(text)
+            yield TextDelta(text)
+
+    def _citation(self, link: str) -> Iterator[CitationAdded]:
+        """Yield the citation of a link that was just written, if its address was found."""
+        url = link[link.index("](") + 2 : -1]
+        page = self._pages.get(url) or self._pages.get(url.rstrip("/")) or self._pages.get(f"{url}/")
+        if page is None or self._found == _MOST_CITATIONS:
+            return
+        self._found += 1
+        start = self._length - len(link)
+        yield CitationAdded(start, self._length, page.url, page.title, page.text[:_LONGEST_CITED])
+
+
+def _link_end(text: str, at: int) -> int | None:
+    """Return where the link that begins at ``at`` ends; 0 if it is none, ``None`` if that is not known."""
+    close = text.find("]", at, at + _LONGEST_LABEL)
+    label = text[at + 1 : close if close >= 0 else at + _LONGEST_LABEL]
+    if "\n" in label or "[" in label:
+        return 0
+    if close < 0:
+        return None if len(text) - at < _LONGEST_LABEL else 0
+    if len(text) == close + 1:
+        return None
+    if text[close + 1] != "(":
+        return 0
+    depth = 0
+    for place in range(close + 1, min(len(text), close + 2 + _LONGEST_URL)):
+        character = text[place]
+        if character.isspace():
+            return 0
+        depth += (character == "(") - (character == ")")
+        if depth == 0:
+            return place + 1
+    return None if len(text) < close + 2 + _LONGEST_URL else 0
+
+
+class LinkingReader(ForwardingReader):
+    """A reader whose links to ``pages`` are citations, too."""
+
+    rewritten = False
+
+    def __init__(self, reader: TurnReader, pages: Mapping[str, FoundPage]) -> None:
+        super().__init__(reader)
+        self._links = LinkFinder(pages)
+
+    @property
+    def left_out(self) -> Collection[str]:
+        return self._reader.left_out
+
+    def feed(self, chunk: bytes, *, most: int = 0, large: bool = False) -> list[Frame]:
+        return list(map(self._linked, self._reader.feed(chunk, most=most, large=large)))
+
+    def close(self) -> list[Frame]:
+        frames = list(map(self._linked, self._reader.close()))
+        rest = tuple(self._links.end())
+        return [*frames, Frame(b"", None, rest)] if rest else frames
+
+    def read_reply(self, body: bytes) -> Frame:
+        return self._linked(self._reader.read_reply(body), whole=True)
+
+    def _linked(self, frame: Frame, *, whole: bool = False) -> Frame:
+        events: list[TurnEvent] = []
+        for event in frame.events:
+            if isinstance(event, TextDelta):
+                events += self._links.take(event.text)
+            else:
+                events += self._links.end()
+                events.append(event)
+        if whole:
+            events += self._links.end()
+        return structs.replace(frame, events=tuple(events))

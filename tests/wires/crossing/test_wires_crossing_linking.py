@@ -1,0 +1,77 @@
+"""Links to found pages in a text that comes in any pieces."""
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.base.events import CitationAdded, TextDelta
+from proxy.wires.crossing.linking import LinkFinder
+from proxy.wires.hosted import FoundPage
+
+PAGES = {
+    url: FoundPage(url, f"Title of {url}", "x" * 400)
+    for url in ("https://a.example/x_(y)", "https://b.example", "http://c.example/?q=1")
+}
+PIECES = st.sampled_from(
+    [
+        *(f"[{label}]({url})" for label in ("a", "\U0001f30a", "河", "e\u0301", "") for url in PAGES),
+        *("[", "]", "(", ")", "](", "[[", "\n", " ", "plain", "\U0001f30a", "[no](https://other.example/)"),
+        *("[x](https://b.example/)", "[x](https://b.example", "https://b.example", "!", "[1]", "[a]: x"),
+    ]
+)
+
+
+def read(pieces: list[str]) -> tuple[str, list[CitationAdded]]:
+    """Return the text and the citations of a text in these pieces."""
+    finder, text = LinkFinder(PAGES), ""
+    found: list[CitationAdded] = []
+    for piece in pieces:
+        for event in finder.take(piece):
+            if isinstance(event, TextDelta):
+                text += event.text
+            else:
+                assert event.end == len(text)
+                found.append(event)
+    return text + "".join(event.text for event in finder.end()), found
+
+
+@given(st.lists(PIECES, max_size=12).map("".join), st.lists(st.integers(0, 400), max_size=20))
+def test_any_cut(whole: str, cuts: list[int]) -> None:
+    """The text stays the same, and the citations do not depend on how it is cut; each is over its link."""
+    places = sorted({0, len(whole), *(cut for cut in cuts if cut < len(whole))})
+    pieces = [whole[a:b] for a, b in itertools.pairwise(places)]
+    assert read(pieces) == read([whole]) == read(list(whole))
+    text, found = read(pieces)
+    assert text == whole
+    for citation in found:
+        link = whole[citation.start : citation.end]
+        assert link.startswith("[")
+        assert link.endswith((f"]({citation.url})", f"]({citation.url}/)"))
+        assert len(citation.cited) == 300
+
+
+def test_the_links_of_a_text() -> None:
+    """Links with parentheses and with another slash at the end are found; broken ones are text."""
+    whole = "[a](https://a.example/x_(y)) [b](https://b.example/) [c](http://c.example/?q=1 'title') [d]("
+    _, found = read(list(whole))
+    assert [whole[one.start : one.end] for one in found] == [
+        "[a](https://a.example/x_(y))",
+        "[b](https://b.example/)",
+    ]
+
+
+def test_what_is_held_back_is_bounded() -> None:
+    """A bracket that never becomes a link holds back no more than a link's length."""
+    for start, most in (("[", 500), ("[a](https://", 2048 + 4)):
+        finder, sent = LinkFinder(PAGES), 0
+        for count in range(3000):
+            events = finder.take(start if not count else "x")
+            sent += sum(len(event.text) for event in events if isinstance(event, TextDelta))
+            assert len(start) + count - sent <= most
+
+
+def test_many_links_are_cited_up_to_a_bound() -> None:
+    """No more than 1,000 links are cited."""
+    _, found = read(["[b](https://b.example)" * 1100])
+    assert len(found) == 1000
