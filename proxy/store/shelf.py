@@ -138,7 +138,9 @@ class Shelf(Generic[_Key, _Record]):
 
     def find_all(self, group: Hashable) -> list[_Record]:
         """Return the records of a group in the order in which they were put, without expired ones."""
-        records = [self.find(key) for key in list(self._groups.get(group, ()))]
+        if (keys := self._groups.get(group)) is None:
+            return []
+        records = [self.find(key) for key in list(keys)]
         return [record for record in records if record is not None]
 
     def drop(self, key: _Key) -> None:

@@ -536,3 +536,14 @@ def test_tools_that_need_an_approval_are_offered_again(tmp_path: Path, here: Any
     said = replayed(here, run_id, env=approve)
     assert BUY in said["recorded"]["tools_offered"]
     assert said["same"], said
+
+
+def test_a_run_that_searched_comes_out_the_same(tmp_path: Path, here: Any) -> None:
+    """A replay of a run that searched its tools offers the same, finds the same and calls the same."""
+    searched = called(("call_1", "core__search_tools", '{"query":"say the text again"}'))
+    used = called(("call_2", ECHO, '{"text":"word"}'))
+    run_id = recorded(tmp_path, searched, used, ANSWER, tools={"search": "on"})
+    (tmp_path / "toolrelay.toml").write_text(CONFIG.replace("[tools]", '[tools]\nsearch = "on"'))
+    said = replayed(here, run_id)
+    assert said["same"], said
+    assert said["replayed"]["text"] == "It is noon."

@@ -116,7 +116,8 @@ async def test_a_search_of_responses(upstream: str, stream: bool) -> None:
         assert search["id"].startswith("tsc_")
         tools = [RESPONSES_TOOLS[1]]
         assert output == {"id": output["id"], "type": "tool_search_output", "tools": tools, **official}
-        assert (call["type"], call["name"]) == ("function_call", "get_rate")
+        assert call["type"] == "function_call"
+        assert (call["name"], call["namespace"]) == ("get_rate", "get_rate")
         again = [search, output, call, {"type": "function_call_output", "call_id": call["call_id"]}]
         again[-1]["output"] = "1 USD = 0.92 EUR"
         last = items_of(

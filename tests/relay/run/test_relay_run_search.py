@@ -3,9 +3,11 @@
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+from approvals_rig import ID
 from looping import ECHO
 from pair_kits import PAIRS, SPEAKERS, Call, Got, Message, Speaker, Turn
 from raw_upstream import RawRequest, RawUpstream, Step
@@ -200,3 +202,22 @@ async def test_a_search_is_on_record() -> None:
         assert (call.tool, call.status, call.decision) == (SEARCH, "success", "allowed: tools.search")
         assert SEARCH in detail.run.offered
         assert ECHO in detail.run.offered
+
+
+async def test_a_tool_that_waits_for_an_approval_is_shown_afterwards(tmp_path: Path) -> None:
+    """A deferred tool whose call a person approves is among the tools when the model goes on."""
+    chat = SPEAKERS["chat"]
+    turns = Turn("", (Call("call_b", BUY, {"what": "milk"}),)), Turn("Bought.")
+    config: dict[str, Any] = {
+        "approvals": {},
+        "policy": {"approve": ("probe_tools__buy",)},
+        "store": {"url": f"sqlite:///{tmp_path / 'r.db'}"},
+    }
+    async with between(chat, *turns, **config) as (proxy, raw):
+        one = chat.seen(await proxy.ask(chat.ask(SAYS), path=chat.path), stream=True)
+        (asked,) = set(ID.findall(one.text))
+        again = [*SAYS, Message("assistant", one.text), Message("user", "Yes.")]
+        headers = [("x-toolrelay-approve", asked)]
+        answer = await proxy.ask(chat.ask(again), headers, path=chat.path)
+        assert chat.seen(answer, stream=True).text == "Bought."
+        assert shown(chat, raw) == [SHOWN, [*SHOWN, BUY]]

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from chat_script import payloads_of
 from looping import ECHO
 from pair_kits import SPEAKERS, Call, Turn
 from recorded_answers import Asked, Given, Scripted
@@ -100,7 +101,7 @@ class Model(Scripted):
             calls.append(ECHO)
         arguments = {**CALLS, **self._made, ECHO: {"text": "echoed"}}
         made = tuple(Call(f"call_{at}", name, arguments[name]) for at, name in enumerate(calls))
-        turn = Turn("Done.") if got.results else Turn("", made)
+        turn = Turn("", made) if made and not got.results else Turn("Done.")
         if asked.payload.get("stream"):
             return Given(content_type=self.speaker.content_type, pieces=self.speaker.events(turn))
         return Given(json.dumps(self.speaker.reply(turn)).encode())
@@ -397,3 +398,166 @@ async def test_a_clients_tool_with_the_name_of_ours(
     final = events_of(answer.body)[-1]["response"] if stream else answer.json
     (item,) = final["output"]
     assert {name: item.get(name) for name in call if name != "id"} == {n: call[n] for n in call if n != "id"}
+
+
+INNER = [{**LATER, "name": f"f{at}"} for at in range(126)]
+MANY: list[Item] = [
+    {"type": "namespace", "name": "many", "description": "", "tools": INNER},
+    {"type": "apply_patch"},
+    LATER,
+]
+"""128 tools, the most that OpenAI takes."""
+
+
+async def asked_with_many(wire: str, **upstream: Any) -> int:
+    """Return how many requests a model of OpenAI's got from a client with 128 tools, ours withheld."""
+    async with serving(wire, calls=("apply_patch",), ours=True, **upstream) as (proxy, model):
+        answer = await proxy.ask({**asking(stream=False), "tools": MANY}, path="/v1/responses")
+        assert answer.status == 200, answer.body
+        assert [item["type"] for item in answer.json["output"]] == ["apply_patch_call"]
+        run = await proxy.only_run()
+        assert len(model.got.tools) == 128
+        assert ECHO not in model.got.tools
+    assert run.run.offered == ()
+    assert "at most 128 tools" in run.run.withheld[ECHO]
+    return len(model.asked)
+
+
+@pytest.mark.parametrize("wire", ["chat", "responses"])
+async def test_where_the_most_tools_are_known_ours_are_withheld(wire: str) -> None:
+    """The client's own tools count as the upstream gets them, and leave no room for those of the server."""
+    assert await asked_with_many(wire, profile={"provider": "openai"}, native=()) == 1
+
+
+@pytest.mark.refuses("chat-tools")
+async def test_the_most_tools_are_learned_from_the_refusal_of_chat() -> None:
+    """The upstream refuses 129 tools in OpenAI's words; then it gets the client's alone."""
+    assert await asked_with_many("chat") == 2
+
+
+@pytest.mark.refuses("responses-tools")
+async def test_the_most_tools_are_learned_from_the_refusal_of_responses() -> None:
+    """The upstream refuses 129 tools in OpenAI's words; then it gets the client's alone."""
+    assert await asked_with_many("responses") == 2
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_search_by_the_client_beside_a_call_of_the_server(stream: bool) -> None:
+    """An upstream that knows every type gets functions for what the client has to do before the model goes
+    on; the next request has both results."""
+    calls = ("weather__now", "shell", "tool_search")
+    async with serving("responses", calls=calls, ours=True, native=["*"]) as (proxy, model):
+        items = await output(proxy, asking(stream=stream))
+        made = [item for item in items if item["type"] != "reasoning"]
+        assert [item["type"] for item in made] == [MEMBERS[name]["type"] for name in calls]
+        await output(proxy, asking(*items, *map(output_of, made), stream=stream))
+    assert {call.name for call in model.got.calls} == {*calls, ECHO}
+    assert "later" in model.got.tools
+
+
+@every_wire
+async def test_a_conversation_with_every_type_is_compacted(wire: str) -> None:
+    """What a client asks to be compacted may have declarations, calls and results of every type."""
+    async with serving(wire, calls=()) as (proxy, model):
+        calls = [{**members, "call_id": name, "status": "completed"} for name, members in MEMBERS.items()]
+        for call in calls:
+            if call["type"] == "function_call":
+                call["arguments"] = "{}"
+        said = [{"role": "user", "content": "Hi"}, BROUGHT, *calls, *map(output_of, calls)]
+        body = {"model": "m", "input": said}
+        answer = await proxy.ask(body, path="/v1/responses/compact")
+        if wire == "responses":
+            assert json.loads(json.dumps(model.asked[-1].payload)) == body
+            return
+        assert answer.status == 200, answer.body
+        assert answer.json["output"][-1]["type"] == "compaction"
+        assert b"done query" in json.dumps(model.asked[-1].payload).encode()
+        later = [*answer.json["output"], {"role": "user", "content": "Go on"}]
+        assert (await proxy.ask(asking(*later, stream=False), path="/v1/responses")).status == 200
+
+
+CUSTOM_TOOLS: list[Item] = [
+    {"type": "function", "function": {"name": "plain", "description": "d", "parameters": CITY}},
+    {
+        "type": "custom",
+        "custom": {
+            "name": "say",
+            "description": "Says.",
+            "format": {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: WORD"}},
+        },
+    },
+]
+
+
+async def calls_of(proxy: Proxy, body: Item) -> tuple[str, list[Item]]:
+    """Return the text and the calls of a Chat answer; a stream has each call of a custom tool once."""
+    answer = await proxy.ask(body)
+    assert answer.status == 200, answer.body
+    if not body.get("stream"):
+        message = answer.json["choices"][0]["message"]
+        return message["content"] or "", message.get("tool_calls") or []
+    chunks = payloads_of(answer.body)
+    assert chunks[-1]["choices"][0]["finish_reason"]
+    text, made = "", dict[int, Item]()
+    for delta in (chunk["choices"][0]["delta"] for chunk in chunks):
+        text += delta.get("content") or ""
+        for call in delta.get("tool_calls") or ():
+            known = made.setdefault(call["index"], {**call, "function": {"arguments": ""}})
+            if "custom" in call:
+                assert known["custom"] == call["custom"]
+            else:
+                more = call["function"]
+                known["function"]["arguments"] += more.get("arguments") or ""
+    return text, [made[at] for at in sorted(made)]
+
+
+@pytest.mark.parametrize("wire", ["anthropic", "ollama"])
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("ours", [False, True])
+async def test_custom_tools_of_chat_are_functions(wire: str, stream: bool, ours: bool) -> None:
+    """A Chat client's custom tool is a function with a text for a model of another dialect, and back."""
+    async with serving(wire, calls=("plain", "say"), ours=ours) as (proxy, model):
+        messages: list[Item] = [{"role": "user", "content": "Hi"}]
+        body = {"model": "m", "stream": stream, "tools": CUSTOM_TOOLS, "messages": messages}
+        _, calls = await calls_of(proxy, body)
+        (custom,) = [call for call in calls if call["type"] == "custom"]
+        assert custom["custom"] == {"name": "say", "input": "hello"}
+        back = [{"role": "tool", "tool_call_id": call["id"], "content": "done"} for call in calls]
+        kept = [
+            {"id": call["id"], "type": "custom", "custom": call["custom"]}
+            if call["type"] == "custom"
+            else {
+                "id": call["id"],
+                "type": "function",
+                "function": {"name": "plain", "arguments": call["function"]["arguments"]},
+            }
+            for call in calls
+        ]
+        said = {"role": "assistant", "content": None, "tool_calls": kept}
+        text, _ = await calls_of(proxy, {**body, "messages": [*messages, said, *back]})
+        assert text == "Done."
+    assert {call.name: call.arguments for call in model.got.calls if call.name != ECHO} == {
+        "plain": CALLS["plain"],
+        "say": CALLS["say"],
+    }
+    assert (ECHO in {call.name for call in model.got.calls}) is ours
+
+
+async def test_a_custom_tool_of_chat_is_refused_by_its_field() -> None:
+    """What cannot be read is named as the client wrote it, and a choice of a custom tool is one of it."""
+    asked: Item = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+    async with serving("anthropic", calls=("say",)) as (proxy, model):
+        for tool, field in (
+            ({"type": "custom"}, "tools[0].custom.name"),
+            ({"type": "custom", "custom": 7}, "tools[0].custom"),
+            ({"type": "custom", "custom": {"name": 7}}, "tools[0].custom.name"),
+            ({"type": "custom", "custom": {"name": "c", "format": "odd"}}, "tools[0].custom.format"),
+        ):
+            answer = await proxy.ask({**asked, "tools": [tool]})
+            assert (answer.status, answer.json["error"]["param"]) == (400, field)
+        choice = {"type": "custom", "custom": {"name": "say"}}
+        allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [choice]}}
+        for chosen in (choice, allowed):
+            _, calls = await calls_of(proxy, {**asked, "tools": CUSTOM_TOOLS, "tool_choice": chosen})
+            assert [call["type"] for call in calls] == ["custom"]
+            assert json.loads(json.dumps(model.asked[-1].payload))["tool_choice"]["type"] in ("tool", "any")

@@ -402,6 +402,14 @@ def test_what_an_upstream_knows_stays() -> None:
     assert wire.as_functions(body, ("*",), crosses=False) is None
     mixed = wire.as_functions(body, ("*",), crosses=False, mixes=True)
     assert mixed is not None
+    assert {tool["type"] for tool in mixed.payload["tools"]} == {"function", "custom"}
+    search = next(tool for tool in TOOLS if tool["type"] == "tool_search")
+    served = {
+        **body,
+        "tools": [{**tool, "execution": "server"} if tool is search else tool for tool in TOOLS],
+    }
+    mixed = wire.as_functions(served, ("*",), crosses=False, mixes=True)
+    assert mixed is not None
     kinds = [tool["type"] for tool in mixed.payload["tools"]]
     assert kinds == ["function", "namespace", "function", "function", "function", "tool_search", "custom"]
     assert wire.as_functions({"model": "m", "tools": [FUNCTION], "input": "hi"}, (), crosses=True) is None

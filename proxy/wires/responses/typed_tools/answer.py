@@ -3,7 +3,7 @@
 The events come in the order in which OpenAI's API sends them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import orjson
@@ -41,7 +41,7 @@ class FunctionOrigin:
 class ResponsesAnswer:
     """The answer to one request."""
 
-    def __init__(self, asked: Mapping[str, Any], origins: Mapping[str, FunctionOrigin]) -> None:
+    def __init__(self, asked: Mapping[str, Any], origins: dict[str, FunctionOrigin]) -> None:
         """``asked`` is the request as the client sent it; ``origins`` are by the names of the functions."""
         self._asked = asked
         self._origins = origins
@@ -52,6 +52,12 @@ class ResponsesAnswer:
     def functions(self) -> Mapping[tuple[str, str], str]:
         """The names of the functions, by the namespaces and the names of the tools for which they stand."""
         return {(origin.namespace, origin.name): name for name, origin in self._origins.items()}
+
+    def name_as_namespaces(self, names: Iterable[str]) -> None:
+        """Let calls of these functions have their own names as their namespaces."""
+        for name in names:
+            known = self._origins.get(name)
+            self._origins[name] = FunctionOrigin(name, name, known.typed if known is not None else None)
 
     # ------------------------------------------------------------ whole responses
 

@@ -37,6 +37,8 @@ _NAMED: Final = ("function", "custom")
 _CALLS: Final = ("function_call", "custom_tool_call")
 _ACTING: Final = frozenset(_BY_TYPE) - {"tool_search", CUSTOM}
 """Types whose calls no model waits with."""
+_SEARCHED: Final = frozenset({"tool_search", NAMESPACE, ADDITIONAL_TOOLS})
+"""Types that go together: only a search finds the tools that wait in the others."""
 _IDS: Final = {"id": str, "call_id": str}
 _MOST: Final = 4096
 """The most tools of a request, those in namespaces included. No model can use that many."""
@@ -66,9 +68,20 @@ def as_functions(
     passing = TYPES if EVERY_TYPE in native else frozenset(native)
     if mixes:
         passing -= _ACTING
+        if _searches(payload, brought):
+            passing -= _SEARCHED
     # Which servers of this dialect take no custom tool is not known.
     alone = passing if crosses else passing | {CUSTOM}
     return None if types <= alone else _Request(payload, passing, brought).read()
+
+
+def _searches(payload: Mapping[str, Any], brought: Sequence[Any]) -> bool:
+    """Return whether the client searches for tools, which it has to do before the model can go on."""
+    given = payload.get("input")
+    holders = [payload, *brought, *(given if isinstance(given, list) else ())]
+    lists = [tools for holder in holders if isinstance(holder, dict) and (tools := holder.get("tools"))]
+    tools = [tool for tools in lists if isinstance(tools, list) for tool in tools if isinstance(tool, dict)]
+    return any(tool.get("type") == _SEARCH.type and _SEARCH.is_local(tool) for tool in tools)
 
 
 class _Request:

@@ -97,6 +97,8 @@ def with_search(
     changed: dict[str, Any] = {**typed.payload, "tools": left}
     if (choice := changed.get("tool_choice")) is not None:
         changed["tool_choice"] = _choice(choice)
+    # As OpenAI does for functions that its search has loaded: openai-agents finds them by that name alone.
+    typed.answer.name_as_namespaces(name for name, one in declared.items() if one.namespace is None)
     loaded = [name for name in _used(given, functions) if name in deferred]
     search = ClientSearch(
         deferred,
