@@ -22,7 +22,7 @@ from stepping import CHAT, END, EVENT, RESPONSES, Steps, Talk, stepping
 CALLS_PER_CHUNK_PASSED = 10  # 9, six of them built in; one more if the chunk has the key's rarest byte
 CALLS_PER_CHUNK_WITH_TOOLS = 24  # 22
 CALLS_PER_CHUNK_KEPT = 37  # 34: each side notes time and bytes of a chunk, and both are checked at the end
-CALLS_PER_CHUNK_WITH_TEXT_CALLS = 27  # 24, 25.2 on a busy machine: what may begin a call is searched
+CALLS_PER_CHUNK_WITH_TEXT_CALLS = 29  # 26, 27 on a busy machine: what may begin a call is searched
 CALLS_PER_CHUNK_READ_FOR_TEXT_CALLS = 173  # 157: each chunk may begin a call, so each is parsed
 CALLS_PER_CHUNK_OF_RESPONSES_WITH_TOOLS = 38  # 34.9
 CALLS_PER_CHUNK_CROSSED = {"/v1/messages": 38, "/api/chat": 48}  # 35.1, 44: each line has its time

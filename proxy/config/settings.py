@@ -224,8 +224,9 @@ class UpstreamConfig(Section):
     native: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         default=("auto",),
         description="Types of tools that this upstream understands itself although the client runs them, "
-        'such as namespace, shell, apply_patch or bash; ["*"] for all, [] for none. The proxy replaces all '
-        "others by functions. auto: all for OpenAI, Azure and Anthropic, none for other addresses.",
+        'such as namespace, shell, apply_patch or bash, and web_search if it searches itself; ["*"] for all, '
+        "[] for none. The proxy replaces all others by functions. auto: all for OpenAI, Azure and Anthropic, "
+        "none for other addresses.",
     )
     strict_bridge: bool = Field(
         default=False,
@@ -464,6 +465,13 @@ class ToolsConfig(Section):
         default={},
         description="If a client declares a function of this name, run this server tool in its place.",
         json_schema_extra={"example": 'get_weather = "core__get_weather"'},
+    )
+
+    hosted: dict[Literal["web_search"], Annotated[str, Field(min_length=1, max_length=128)]] = Field(
+        default={},
+        description="Server tools that run what a client declares as its provider's own tool, if the "
+        "upstream does not run it (upstreams.*.native): web_search.",
+        json_schema_extra={"example": 'web_search = "web__search"'},
     )
 
     @model_validator(mode="after")

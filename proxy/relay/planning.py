@@ -19,6 +19,7 @@ from proxy.relay.approvals.approvals import Resuming
 from proxy.relay.ask import Ask, RequestHead, UpstreamPermissions
 from proxy.relay.base import RunSettings
 from proxy.relay.headers import of_any_dialect
+from proxy.relay.hosted import with_hosted
 from proxy.relay.memory.hidden.history import Restored, SettleApprovals
 from proxy.relay.memory.hidden.outcomes import MemoryOutcome
 from proxy.relay.memory.idempotency import repeat_of
@@ -199,7 +200,7 @@ class Planner:
             route.wire
             or with_functions(ask, route)[1] is not None
             or self._offers.decide(
-                request,
+                with_hosted(ask, route, request, self._settings.offer.hosted),
                 ask.access.permissions.selections[route.served.upstream.name],
                 ask.options.wanted,
                 limits=self._limits(route, ask.wire),
@@ -260,7 +261,7 @@ class Planner:
         Return an upstream instead if the request has to be planned again for it: it has the conversation, or
         the response before has tools that the request does not name.
         """
-        request = ask.wire.parse(ask.body.payload)
+        request = with_hosted(ask, route, ask.wire.parse(ask.body.payload), self._settings.offer.hosted)
         if route.wire:
             answer = ask.wire.load_answer(ask.body.payload)
             if answer is not None:

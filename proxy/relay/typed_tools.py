@@ -40,7 +40,8 @@ def as_functions(
     if route.served.text_calls is not None:
         native = ()
     elif route.wire:
-        has_custom = route.wire == "chat" and not {_CUSTOM, EVERY_TYPE}.isdisjoint(native)
+        has_custom = route.wire == "responses"
+        has_custom |= route.wire == "chat" and not {_CUSTOM, EVERY_TYPE}.isdisjoint(native)
         native = (_CUSTOM,) if has_custom else ()
     if selection.catalog.get(SEARCH_TOOLS) is not None:
         found = wire.with_search(payload, native, crosses=bool(route.wire), mixes=mixes, earlier=earlier)

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Final, Generic, Literal, Protocol, TypeVar
 
@@ -137,7 +138,9 @@ class Shelf(Generic[_Key, _Record]):
 
     def find_all(self, group: Hashable) -> list[_Record]:
         """Return the records of a group in the order in which they were put, without expired ones."""
-        records = [self.find(key) for key in list(self._groups.get(group, ()))]
+        if (keys := self._groups.get(group)) is None:
+            return []
+        records = [self.find(key) for key in list(keys)]
         return [record for record in records if record is not None]
 
     def drop(self, key: _Key) -> None:
@@ -185,63 +188,31 @@ def _itself(key: Hashable) -> Hashable:
     return key
 
 
-def suspended_shelf(
-    oldest: Callable[[], float], *, max_bytes: int = _MAX_BYTES, max_per_caller: int = 0
-) -> Shelf[str, SuspendedTurn]:
-    """Create a shelf for suspended turns."""
-    return Shelf(
-        "waiting_turns",
-        attrgetter("key"),
-        lambda record: len(record.payload),
-        oldest,
-        max_bytes=max_bytes,
-        max_per_caller=max_per_caller,
-    )
-
-
-def hidden_shelf(
-    oldest: Callable[[], float], *, max_bytes: int = _MAX_BYTES, max_per_caller: int = 0
-) -> Shelf[HiddenKey, HiddenTurns]:
-    """Create a shelf for hidden turns; the variants of a key form a group."""
-    return Shelf(
-        "hidden_turns",
-        attrgetter("key", "variant"),
-        lambda record: len(record.payload),
-        oldest,
-        group_of=itemgetter(0),
-        max_bytes=max_bytes,
-        max_per_caller=max_per_caller,
-    )
-
-
 def newest_first(variants: Iterable[HiddenTurns]) -> list[HiddenTurns]:
     """Return hidden turns, the newest first. Of one key the first two are enough: more change nothing."""
     return sorted(variants, key=lambda turns: (-turns.created_at, turns.variant))
 
 
-def response_shelf(
-    oldest: Callable[[], float], *, max_bytes: int = _MAX_BYTES, max_per_caller: int = 0
-) -> Shelf[ResponseKey, ResponseRecord]:
-    """Create a shelf for responses."""
-    return Shelf(
-        "responses",
-        attrgetter("id", "caller"),
-        lambda record: len(record.response) + len(record.input_items) + len(record.continuation),
-        oldest,
-        max_bytes=max_bytes,
-        max_per_caller=max_per_caller,
-    )
-
-
-def result_shelf(
-    oldest: Callable[[], float], *, max_bytes: int = _MAX_BYTES, max_per_caller: int = 0
-) -> Shelf[ResultKey, KeptResult]:
-    """Create a shelf for large results."""
-    return Shelf(
-        "large_results",
-        attrgetter("handle", "caller"),
-        lambda record: text_bytes((record.content,)),
-        oldest,
-        max_bytes=max_bytes,
-        max_per_caller=max_per_caller,
-    )
+suspended_shelf = partial(
+    Shelf[str, SuspendedTurn], "waiting_turns", attrgetter("key"), lambda record: len(record.payload)
+)
+hidden_shelf = partial(
+    Shelf[HiddenKey, HiddenTurns],
+    "hidden_turns",
+    attrgetter("key", "variant"),
+    lambda record: len(record.payload),
+    group_of=itemgetter(0),
+)
+"""The variants of a key form a group."""
+response_shelf = partial(
+    Shelf[ResponseKey, ResponseRecord],
+    "responses",
+    attrgetter("id", "caller"),
+    lambda record: len(record.response) + len(record.input_items) + len(record.continuation),
+)
+result_shelf = partial(
+    Shelf[ResultKey, KeptResult],
+    "large_results",
+    attrgetter("handle", "caller"),
+    lambda record: text_bytes((record.content,)),
+)

@@ -13,11 +13,13 @@ Every other element belongs to the client or its vendor and stays unchanged.
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.base.errors import RequestError
 from proxy.base.events import SEARCH_TOOLS, ToolCall, ToolResult
+from proxy.wires.hosted import HostedTool
 from proxy.wires.typed_tools.searching import SearchForm
 
 SERVER_URL: Final = "toolrelay"
@@ -104,15 +106,23 @@ class ChosenTool(Struct, frozen=True):
 class Chosen(Struct, frozen=True):
     """All server tools that a request chooses in its body; most requests choose none.
 
-    ``places`` holds, for each list of the body, the positions of the elements that choose them.
+    ``places`` holds, for each list of the body, the positions of the elements that choose them. ``hosted``
+    are the provider's tools that server tools run, each with the id of its server tool.
     """
 
     servers: tuple[ChosenServer, ...] = ()
     tools: tuple[ChosenTool, ...] = ()
     places: tuple[tuple[str, frozenset[int]], ...] = ()
+    hosted: tuple[tuple[HostedTool, str], ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.places)
+
+    def serving(self, hosted: Mapping[int, tuple[HostedTool, str]]) -> "Chosen":
+        """Return the same, with these elements of ``tools`` run by server tools, by their positions."""
+        places = dict(self.places)
+        places["tools"] = places.get("tools", frozenset()).union(hosted)
+        return replace(self, places=tuple(places.items()), hosted=tuple(hosted.values()))
 
     @property
     def labels(self) -> frozenset[str]:
@@ -291,16 +301,18 @@ class ShownServer(Struct, frozen=True):
 class ShownTools(Struct, frozen=True):
     """What the client sees of the tools that it chose in its request.
 
-    ``reports_calls`` says that it chose at least one; usage then reports how many calls ran.  ``search``
-    shows the searches for tools, if the client declared these.
+    ``reports_calls`` says that it chose at least one; usage then reports how many calls ran.  ``hosted`` are
+    the provider's tools that server tools run, by the names that models use.  ``search`` shows the searches
+    for tools, if the client declared these.
     """
 
     servers: tuple[ShownServer, ...] = ()
     reports_calls: bool = False
+    hosted: Mapping[str, HostedTool] = msgspec.field(default_factory=dict)
     search: SearchForm | None = None
 
     def __bool__(self) -> bool:
-        return self.reports_calls
+        return self.reports_calls or bool(self.hosted)
 
     def renamed(self, names: Mapping[str, str]) -> "ShownTools":
         """Return the same with other ids for some tools: ``names`` maps an id to the name that models use."""
@@ -314,6 +326,10 @@ class ShownTools(Struct, frozen=True):
             for server in self.servers
         ]
         return replace(self, servers=tuple(servers))
+
+    def serving(self, hosted: Mapping[str, HostedTool]) -> "ShownTools":
+        """Return the same with the provider's tools that server tools run, by the names that models use."""
+        return replace(self, hosted=hosted) if hosted else self
 
     def called(self, name: str) -> tuple[str, str] | None:
         """Return the label and the server's own name of a tool that models call ``name``.

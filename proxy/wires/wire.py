@@ -12,6 +12,7 @@ from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.crossing.exact import read_exactly
+from proxy.wires.hosted import HostedTool
 from proxy.wires.turn.chosen import without_elements
 from proxy.wires.typed_tools.functions import AsFunctions
 from proxy.wires.upstream_port import BodyEditor, Mask, RequestBody, StateHabit, UpstreamPort
@@ -108,6 +109,13 @@ class Wire(UpstreamPort):
         nothing has to change. Raises :class:`~proxy.base.errors.RequestError`, which names the field.
         """
         return None
+
+    def hosted_tools(self, payload: Mapping[str, Any]) -> Mapping[int, HostedTool]:
+        """Return the provider's tools in a request that server tools can run, by their places in ``tools``.
+
+        Raises :class:`~proxy.base.errors.RequestError` for a declaration that cannot be read.
+        """
+        return {}
 
     def with_search(
         self,

@@ -104,6 +104,7 @@ def test_every_key_of_the_contract_has_its_default() -> None:
         "networks": (),
         "web_hosts": (),
         "web_search": "",
+        "hosted": {},
         "base_urls": {},
         "inject": True,
         "trace": "silent",

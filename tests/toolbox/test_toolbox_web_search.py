@@ -188,12 +188,12 @@ def no_oauth(connection: Any) -> Any:
 
 
 async def test_the_tool_as_it_is_loaded() -> None:
-    """Rule T4: the tool is read-only, counts as egress, its output is untrusted, and texts are redacted."""
+    """Rule T4: the tool is read-only, its output is untrusted, texts are redacted, its receiver is fixed."""
     async with local_service(Answer()) as service:
         (spec,) = await searching(service, "searxng").list_tools()
     assert (spec.name, spec.effect) == ("web__search", ToolEffect.READ_ONLY)
     assert spec.untrusted_output
-    assert spec.egress
+    assert not spec.egress
     assert spec.parameters["required"] == ["query"]
     assert spec.redaction is not None
     shown = redact_output({"results": [FOUND]}, spec.redaction)

@@ -68,10 +68,10 @@ class Forwarder:
             except NextUpstream:
                 continue
 
-    async def send_to_default(self, context: Context, body: Body | None = None) -> web.StreamResponse:
+    async def send_to_default(self, context: Context) -> web.StreamResponse:
         """Forward a request that chooses no upstream, to the first one that the caller may use."""
         route = default_route(context.permissions.router, context.target.endpoint)
-        return await self.send(context, body, Candidates([route], NO_FALLBACK))
+        return await self.send(context, None, Candidates([route], NO_FALLBACK))
 
     async def send_to(
         self,

@@ -60,6 +60,7 @@ def create_runs(
             offer=OfferRules(
                 inject=config.tools.inject,
                 aliases=dict(config.tools.aliases),
+                hosted={str(kind): target for kind, target in config.tools.hosted.items()},
                 search=search_rules(config),
             ),
             keep_requests=config.store.content == "all",

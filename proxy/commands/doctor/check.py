@@ -333,11 +333,16 @@ def _idle_aliases(config: Config, services: Services) -> list[str]:
     """Return the aliases that name no tool, so that the function remains the client's."""
     names = [spec.name for spec in services.catalog.tools()]
     lines: list[str] = []
-    for alias, target in config.tools.aliases.items():
-        if target not in names:
-            near = get_close_matches(target, names, n=1, cutoff=0.75)
-            remedy = f'. Did you mean "{near[0]}"?' if near else ""
-            lines.append(f'tools.aliases.{alias}: no tool "{target}" is loaded{remedy}')
+    tables: dict[str, Mapping[str, str]] = {
+        "aliases": config.tools.aliases,
+        "hosted": {str(kind): target for kind, target in config.tools.hosted.items()},
+    }
+    for setting, table in tables.items():
+        for alias, target in table.items():
+            if target not in names:
+                near = get_close_matches(target, names, n=1, cutoff=0.75)
+                remedy = f'. Did you mean "{near[0]}"?' if near else ""
+                lines.append(f'tools.{setting}.{alias}: no tool "{target}" is loaded{remedy}')
     return lines
 
 

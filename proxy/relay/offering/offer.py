@@ -18,6 +18,7 @@ from proxy.base.events import SEARCH_TOOLS, ToolDefinition, ToolDefinitions
 from proxy.http.own_headers import TOOLS
 from proxy.relay.offering.choosing import Choice, choose
 from proxy.relay.offering.deferred import NOTHING_DEFERRED, Deferred, OfferedTools, SearchRules, defer
+from proxy.relay.offering.hosted import serving_tools, shown_with
 from proxy.relay.offering.tool_limits import ANY_TOOLS, ToolLimits, too_many
 from proxy.tools.access.catalog import Selection
 from proxy.tools.access.policy import Policy
@@ -61,10 +62,12 @@ def parse_wanted(header: str | None) -> Wanted | None:
 
 
 class OfferRules(Struct, frozen=True):
-    """The operator's settings: whether tools are injected unasked, the aliases of tools, and tool search."""
+    """The operator's settings: whether tools are injected unasked, the aliases of tools, the tools that serve
+    the provider's own (``hosted``), and tool search."""
 
     inject: bool = True
     aliases: Mapping[str, str] = msgspec.field(default_factory=dict)
+    hosted: Mapping[str, str] = msgspec.field(default_factory=dict)
     search: SearchRules = SearchRules()
 
 
@@ -195,7 +198,8 @@ def decide(
         return nothing
     chosen = _chosen(available, rules, wanted)
     replaced = _replaced(request, available, rules)
-    by_name = bool(wanted and wanted.names) or bool(replaced)
+    hosted, serving = serving_tools(request, available)
+    by_name = bool(wanted and wanted.names) or bool(replaced) or bool(hosted)
     client_names = (nothing.client_names - frozenset(replaced)) | request.brought
     obstacle = _obstacle(request, client_names, limits)
     if obstacle is not None:
@@ -204,23 +208,24 @@ def decide(
             return replace(nothing, withheld={**withheld, **{spec.name: obstacle for spec in chosen}})
         chosen = []
     # A tool is offered once, under the name that the client knows.
-    declared = {spec.name for spec in replaced.values()} - client_names
+    renamed = {**replaced, **hosted}
+    declared = {spec.name for spec in renamed.values()} - client_names
     chosen = [spec for spec in chosen if spec.name not in declared]
     clashing = {spec.name for spec in chosen if spec.name in client_names}
     chosen = [spec for spec in chosen if spec.name not in clashing]
     finder = selection.catalog.get(SEARCH_TOOLS) if SEARCH_TOOLS not in client_names else None
     found, left_out = _with_room(chosen, finder, request, rules.search, limits, search)
     left_out |= dict.fromkeys(clashing, "the client declared a function of this name")
-    ours = {**{spec.name: spec for spec in found.specs}, **replaced}
+    ours = {**{spec.name: spec for spec in found.specs}, **renamed}
     made = replace(
         nothing,
-        added=found.shown,
+        added=shown_with(found.shown, hosted),
         replaced=tuple(spec.definition(name) for name, spec in replaced.items()),
         names={name: spec.name for name, spec in ours.items()},
         client_names=client_names,
         withheld={**withheld, **left_out},
         fingerprint=_fingerprint(ours),
-        shown=nothing.shown.renamed({spec.name: name for name, spec in replaced.items()}),
+        shown=nothing.shown.renamed({spec.name: n for n, spec in replaced.items()}).serving(serving),
         asked=asked,
         deferred=found.deferred,
     )
@@ -255,8 +260,9 @@ def _refuse_named(request: ClientRequest, wanted: Wanted | None, *, by_name: boo
         raise RequestError(
             400, "Server tools answer one choice only. Ask for n = 1, or leave them out.", param="n"
         )
-    if wanted and wanted.names and not takes:
-        raise RequestError(400, "The upstream of this model does not accept tools.", param=wanted.param)
+    if not takes and (request.chosen.hosted or (wanted and wanted.names)):
+        param = wanted.param if wanted else "tools"
+        raise RequestError(400, "The upstream of this model does not accept tools.", param=param)
 
 
 def _with_room(
@@ -289,7 +295,7 @@ def _with_body(
     Return the wanted tools, what the client sees of those from the body, and the ids of the tools whose
     calls it wants to approve.
     """
-    if not request.chosen:
+    if not (request.chosen.servers or request.chosen.tools):
         return wanted, NOTHING_SHOWN, frozenset()
     choice = choose(request.chosen, selection.offered, asks=selection.asks)
     return _joined(choice, wanted), choice.shown, choice.asked

@@ -141,7 +141,8 @@ class Run:
     ``price`` is the model's price; without one, ``cost`` (in billionths) is ``None``.  ``spent_tokens`` and
     ``spent_cost`` count against limits, and include estimates of what was not reported.  ``spent`` is the
     setting whose budget is used up, empty if none is.  ``silent_turns`` are the turns whose usage the
-    upstream did not report.  With ``continues_pauses`` the run continues a paused turn, even if no server
+    upstream did not report.  ``uses`` counts calls of the provider's tools, by name, that server tools run.
+    With ``continues_pauses`` the run continues a paused turn, even if no server
     tool ran.
 
     An agent's run has a ``purse``: what it uses also counts against the budgets of the run that called it.
@@ -180,6 +181,7 @@ class Run:
         self.spent_cost = 0
         self.spent = ""
         self.silent_turns: set[int] = set()
+        self.uses: dict[str, int] = {}
 
     @property
     def seconds_left(self) -> float:

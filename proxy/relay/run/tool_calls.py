@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from msgspec import structs
 
 from proxy.base.caches import Derived
 from proxy.base.chance import replayable
@@ -17,7 +20,7 @@ from proxy.relay.run.approver import Approver
 from proxy.relay.run.job import Job
 from proxy.relay.run.keepalive import Notifier, with_keepalive
 from proxy.relay.run.parents import Parents, calls_agent, can_hold_turn
-from proxy.relay.run.run import AskApproval, CallModel, Command, RunTools
+from proxy.relay.run.run import AskApproval, CallModel, Command, RunTools, failed_result
 from proxy.relay.run.state import State
 from proxy.relay.run_memory import RunMemory
 from proxy.tools.access.policy import Policy
@@ -89,6 +92,7 @@ class ToolCalls:
         Return the run's next command, after the run got the results.
         """
         run, output = state.run, state.output
+        command = _within_uses(state, command)
         calls = [_to_run(job, state, call) for call in command.calls]
         shown = _ShownCalls(state, command, partial(self._tell, job))
         # Before the tools run, the client gets the text and its own part of this turn.
@@ -271,7 +275,30 @@ class _ShownCalls:
 def _to_run(job: Job, state: State, call: ToolCall) -> ToolCall:
     """Return a call in the runner's form: with the id of its tool, and as the model wrote it if that is
     recorded."""
-    return call.to_run(state.tools.id_of(call.name), _native(job, state, call))
+    made = call.to_run(state.tools.id_of(call.name), _native(job, state, call))
+    tool = state.tools.offer.shown.hosted.get(call.name)
+    spec = state.tools.catalog.get(made.name)
+    if tool is None or spec is None:
+        return made
+    return replace(made, arguments=tool.arguments(made.arguments, spec.parameters.get("properties", {})))
+
+
+def _within_uses(state: State, command: RunTools) -> RunTools:
+    """Refuse calls of a provider's tool beyond the number that its declaration allows."""
+    if not (hosted := state.tools.offer.shown.hosted):
+        return command
+    calls: list[ToolCall] = []
+    refused = list(command.refused)
+    for call in command.calls:
+        most = hosted[call.name].most if call.name in hosted else None
+        used = state.run.uses.get(call.name, 0)
+        if most is not None and used >= most:
+            said = f"Not run: this request allows {most} calls of {call.name}."
+            refused.append(failed_result(call.call_id, "budget_exhausted", said))
+            continue
+        state.run.uses[call.name] = used + 1
+        calls.append(call)
+    return structs.replace(command, calls=tuple(calls), refused=tuple(refused))
 
 
 def _native(job: Job, state: State, call: ToolCall) -> str:

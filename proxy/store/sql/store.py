@@ -248,7 +248,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
             read = [turns for row in stored for turns in HIDDEN.records(row) if turns.key in asked]
             for turns in newest_first(read):
                 variants[asked[turns.key]].setdefault(turns.variant, turns)
-        return {key: newest_first(known.values())[:2] for key, known in variants.items()}
+        return {key: newest_first(known.values())[:2] if known else () for key, known in variants.items()}
 
     def put_response(self, record: ResponseRecord) -> None:
         """Store a response, replacing the caller's earlier one with its id; under ``none`` in memory only."""

@@ -1,7 +1,7 @@
 """``web__search``: finds pages with the search engine that the operator configured.
 
-A query can carry data out, and results are strangers' texts. So the tool counts as egress, and its output as
-untrusted.
+Results are strangers' texts, so the output counts as untrusted. A query goes to the operator's engine alone,
+and no page can choose another receiver: like the city of a forecast, it does not count as egress.
 """
 
 import re
@@ -53,7 +53,6 @@ def search_tool(name: str, base_url: str = "") -> Callable[..., Any]:
         connection=engine.connection,
         cache_ttl_s=_CACHE_S,
         untrusted_output=True,
-        egress=True,
     )
     async def search(
         http: HttpClient,

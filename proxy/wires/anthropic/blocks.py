@@ -30,6 +30,9 @@ No model signed it, and an upstream refuses what it did not sign.  So the proxy 
 this word when a client sends it back, and removes it.
 """
 
+OUR_CALL: Final = f"srvtoolu_{OUR_SIGNATURE}"
+"""The beginning of the ids of calls that the proxy shows as the provider's."""
+
 TRANSLATED_SIGNATURE: Final = "toolrelay-translated"
 """The signature of a thought that another dialect's upstream had, and that has none there.
 
@@ -85,7 +88,11 @@ def tool_use(fields: Mapping[str, bytes], call: ToolCall) -> bytes:
 
 def is_ours(block: Mapping[str, Any]) -> bool:
     """Return whether a block shows a server tool's call, which no upstream knows."""
-    return block.get("type") == "thinking" and block.get("signature") == OUR_SIGNATURE
+    kind = block.get("type")
+    if kind == "thinking":
+        return block.get("signature") == OUR_SIGNATURE
+    call_id = block.get("id") if kind == "server_tool_use" else block.get("tool_use_id")
+    return isinstance(call_id, str) and call_id.startswith(OUR_CALL)
 
 
 def _is_translated(block: Mapping[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from proxy.base.events import FinishReason, ToolCall, ToolResult
 from proxy.wires.anthropic.blocks import FINISH_WORDS, Block, blocks_text
 from proxy.wires.anthropic.crossing.encoder import new_message, text_block, thought_block
 from proxy.wires.anthropic.dialect import error_body
+from proxy.wires.anthropic.hosted import call_block, hosted_usage, result_block
 from proxy.wires.client_port import ClientView
 from proxy.wires.turn.reply import ReplyWriter
 
@@ -26,6 +27,7 @@ class AnthropicReplyWriter(ReplyWriter):
         super().__init__(view, **options)
         self._first: Mapping[str, Any] = {}
         self._blocks: list[Block] = []
+        self._hosted_ids: dict[str, str] = {}
 
     @property
     def visible(self) -> str:
@@ -45,6 +47,20 @@ class AnthropicReplyWriter(ReplyWriter):
             else:
                 self._client_ids[call.call_id] = client_id = self._free_id(call)
                 self._blocks.append({**block, "id": client_id})
+
+    def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
+        if call.name not in self._shown.hosted:
+            return super().tool_started(call, arguments)
+        self._blocks.append(block := call_block(arguments))
+        self._hosted_ids[call.call_id] = block["id"]
+        return b""
+
+    def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
+        if call.name not in self._shown.hosted:
+            return super().tool_finished(call, result)
+        self._count(hosted_usage(result))
+        self._blocks.append(result_block(self._hosted_ids.pop(call.call_id), result))
+        return b""
 
     def _drop_texts(self) -> None:
         self._blocks = [block for block in self._blocks if block.get("type") != "text"]

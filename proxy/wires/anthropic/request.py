@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from proxy.base.values import value_class
-from proxy.wires.anthropic.blocks import blocks_of, blocks_text, called_blocks, has_ours
+from proxy.wires.anthropic.blocks import blocks_of, blocks_text, called_blocks, has_ours, is_ours
 from proxy.wires.anthropic.mcp_servers import chosen_tools
 from proxy.wires.chosen import NOTHING_CHOSEN
 from proxy.wires.message_list.request import CallsWithIdsRequest, JsonMessage
@@ -120,7 +120,7 @@ def _neutral(content: Any) -> list[Any]:
     found: list[Any] = []
     for block in blocks_of(content):
         kind = block.get("type")
-        if kind in _UNSEEN:
+        if kind in _UNSEEN or is_ours(block):
             continue
         if kind == "text":
             found.append(str(block.get("text") or ""))

@@ -18,6 +18,7 @@ from proxy.wires.anthropic.crossing.encoder import (
     thought_block,
 )
 from proxy.wires.anthropic.dialect import PING, STOP, error_event, ping_event
+from proxy.wires.anthropic.hosted import call_block, hosted_usage, result_block
 from proxy.wires.client_port import ClientView
 from proxy.wires.stream.composing import ComposingWriter
 from proxy.wires.stream.phases import COMPOSING, HIDDEN, OPEN, Sign
@@ -35,6 +36,7 @@ class AnthropicStreamWriter(ComposingWriter):
         self._next = 0
         self._client_ids: dict[str, str] = {}
         self._last: Mapping[str, Any] = {}
+        self._hosted_ids: dict[str, str] = {}
         self._new_turn()
 
     def _new_turn(self) -> None:
@@ -157,7 +159,17 @@ class AnthropicStreamWriter(ComposingWriter):
             self._texts.append(block["text"])
         return out
 
+    def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
+        if call.name not in self._shown.hosted:
+            return super().tool_started(call, arguments)
+        block = call_block(arguments)
+        self._hosted_ids[call.call_id] = block["id"]
+        return self._show(block)
+
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
+        if call.name in self._shown.hosted:
+            self._count(hosted_usage(result))
+            return self._show(result_block(self._hosted_ids.pop(call.call_id), result))
         if blocks := self._shown.search_of(call, result):
             return b"".join(map(self._show, blocks))
         return super().tool_finished(call, result)

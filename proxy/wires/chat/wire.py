@@ -12,6 +12,7 @@ from proxy.wires.chat.dialect import CHAT
 from proxy.wires.chat.reader import ChatTurnReader
 from proxy.wires.chat.reply import ChatReplyWriter
 from proxy.wires.chat.request import ChatRequest, parse_chat_request
+from proxy.wires.chat.typed_tools.custom import as_functions
 from proxy.wires.chat.writer import ChatStreamWriter
 from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
@@ -26,6 +27,7 @@ class ChatWire(Wire):
 
     dialect = CHAT
     approvals = CHAT_APPROVALS
+    as_functions = staticmethod(as_functions)
     codec = ConversationCodec(
         CHAT_FIELDS, read_conversation, body_of, repair_missing_reasoning=with_blank_reasoning
     )

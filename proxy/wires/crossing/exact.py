@@ -1,8 +1,7 @@
 """Reads requests whose calls carry their arguments as JSON objects, without rounding large integers."""
 
 import re
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
@@ -14,14 +13,12 @@ _ROUNDED: Final = re.compile(r"[:,\[]-?\d(?:\.\d+)?e[+-]?\d")
 """A number as orjson writes a large float; it writes no blanks between the members of an object."""
 
 
-def read_exactly(
-    codec: ConversationCodec, raw: bytes, payload: Mapping[str, Any] | None = None
-) -> Conversation:
-    """Return the conversation of a request; ``payload`` is the parsed ``raw``, if the caller has it.
+def read_exactly(codec: ConversationCodec, raw: bytes) -> Conversation:
+    """Return the conversation of a request.
 
     The slower exact parser runs only if the arguments of a call have a number that orjson may have rounded.
     """
-    conversation = codec.read(orjson.loads(raw) if payload is None else payload)
+    conversation = codec.read(orjson.loads(raw))
     for message in conversation.messages:
         for part in message.parts:
             if isinstance(part, ToolCallPart) and _ROUNDED.search(part.arguments) is not None:

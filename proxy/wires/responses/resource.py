@@ -16,6 +16,7 @@ import orjson
 from proxy.base.chance import epoch_s
 from proxy.base.events import FinishReason
 from proxy.json.splice import elements, join_array
+from proxy.wires.responses.own_items.hosted import tool_usage
 
 _INCOMPLETE: Final[Mapping[FinishReason | None, str]] = {
     FinishReason.LENGTH: "max_output_tokens",
@@ -143,6 +144,8 @@ def complete_resource(
         "tools": list(tools),
         "usage": None if usage is None else whole_usage(usage),
     }
+    if any(_kind(item) == "web_search_call" for item in output):
+        whole.setdefault("tool_usage", tool_usage(output))
     if whole["status"] == "completed":
         whole["completed_at"] = epoch_s()
     else:

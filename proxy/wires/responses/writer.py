@@ -37,6 +37,7 @@ from proxy.wires.responses.items import (
     own_item_id,
     sealed_turn_item,
 )
+from proxy.wires.responses.own_items.hosted import begin_events, begun_item, end_events, ended_item
 from proxy.wires.responses.own_items.shown import Item, approval_item, traced_item
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.reader import CLOSING, OPENING, ItemKeys
@@ -95,11 +96,12 @@ class ResponsesStreamWriter(StreamWriter, FastWriter):
         self._output: dict[int, dict[str, Any]] = {}
         self._next_index = 0
         self._item_ids: set[str] = set()
+        self._hosted: dict[str, tuple[int, Item]] = {}
         self._turns_hidden = 0
         self._new_turn()
         self._terminal: Mapping[str, Any] = {}
-        self._usage: dict[str, Any] | None = None
         self._turn_usage: Mapping[str, Any] = {}
+        self._usage: dict[str, Any] | None = None
         self._result: dict[str, Any] | None = None
         self._repairs = self._inspects = self._inspects_items = False
         self._failure: Mapping[str, Any] | None = None
@@ -146,9 +148,7 @@ class ResponsesStreamWriter(StreamWriter, FastWriter):
                 self._failure = event.error
         if self._phase is COMPOSING:
             return self._held.put(frame) if self._last_text_only else self._compose(frame)
-        is_ours = any(
-            isinstance(event, ToolCallStarted) and self._is_hidden(event.name) for event in frame.events
-        )
+        is_ours = any(type(one) is ToolCallStarted and self._is_hidden(one.name) for one in frame.events)
         if is_ours or pauses(frame.events) or (self._inspects and self._is_defective(frame)):
             self._phase = NEXT[self._phase, HIDDEN]
             if self._last_text_only:
@@ -374,8 +374,7 @@ class ResponsesStreamWriter(StreamWriter, FastWriter):
     def _tell(self, item: Mapping[str, Any]) -> bytes:
         """Write a whole item that had no events of its own."""
         whole = {**item, "id": self._item_id(item)}
-        index = self._next_index
-        self._next_index += 1
+        index, self._next_index = self._next_index, self._next_index + 1
         self._output[index] = whole
         return b"".join(map(self._emit, item_events(whole, index)))
 
@@ -386,9 +385,8 @@ class ResponsesStreamWriter(StreamWriter, FastWriter):
 
     def _emit(self, payload: Mapping[str, Any]) -> bytes:
         """Write one event of the composed stream, with the next number."""
-        numbered = {**payload, "sequence_number": self._sequence}
-        self._sequence += 1
-        return self._encode(numbered)
+        number, self._sequence = self._sequence, self._sequence + 1
+        return self._encode({**payload, "sequence_number": number})
 
     @staticmethod
     def _encode(payload: Mapping[str, Any]) -> bytes:
@@ -396,8 +394,7 @@ class ResponsesStreamWriter(StreamWriter, FastWriter):
 
     def _show(self, item: Item) -> bytes:
         """Write an item of the proxy's own at the next place."""
-        index = self._next_index
-        self._next_index += 1
+        index, self._next_index = self._next_index, self._next_index + 1
         self._output[index] = item
         return b"".join([self._emit({**event, "output_index": index}) for event in own_item_events(item)])
 
@@ -437,26 +434,32 @@ class ResponsesStreamWriter(StreamWriter, FastWriter):
             self._turn_usage = {}
 
     def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
-        """Return nothing yet: a call is shown when it has ended, so that its item is complete."""
-        return b""
+        """Begin the item of a provider's tool; other calls are shown at their end, with complete items."""
+        if call.name not in self._shown.hosted:
+            return b""
+        index, item = self._hosted[call.call_id] = self._next_index, begun_item(arguments)
+        self._next_index = index + 1
+        return b"".join(map(self._emit, begin_events(item, index)))
 
     def tool_progressed(self, call: ToolCall, progress: ToolProgress) -> bytes:
-        """Return nothing: a call is shown when it has ended, so that its item is complete."""
-        return b""
+        return b""  # Items have no place for progress.
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
+        if call.name in self._shown.hosted:
+            index, begun = self._hosted.pop(call.call_id)
+            item = self._output[index] = ended_item(begun, result, self._asked.get("include"))
+            return b"".join(map(self._emit, end_events(item, index)))
         if usage := usage_of_call(self._shown, result):
             self._usage = add_usage(self._usage or {}, usage)
         if items := self._shown.search_of(call, result):
             return b"".join(map(self._show, items))
         served, texts = self._shown.called(call.name), not self._last_text_only
-        item = traced_item(self._trace, call, result, self._signer, served=served, texts=texts)
-        return self._show(item) if item is not None else b""
+        traced = traced_item(self._trace, call, result, self._signer, served=served, texts=texts)
+        return b"" if traced is None else self._show(traced)
 
     def note(self, text: str) -> bytes:
-        if self._last_text_only:
-            return b""
-        return self._show(message_item(own_item_id("msg"), text, status="completed"))
+        item = message_item(own_item_id("msg"), text, status="completed")
+        return b"" if self._last_text_only else self._show(item)
 
     def approval_requested(self, item_id: str, label: str, name: str, arguments: str) -> bytes:
         return self._show(approval_item(item_id, label, name, arguments))
@@ -475,8 +478,7 @@ class ResponsesStreamWriter(StreamWriter, FastWriter):
                 return self.fail(**failure_of(self._failure))
             return self.fail(CUT_OFF, type="upstream_error", code="upstream_broken")
         response = self._terminal.get("response")
-        response = response if isinstance(response, dict) else {}
-        whole = self._whole(ended_as(response, reason))
+        whole = self._whole(ended_as(response if isinstance(response, dict) else {}, reason))
         self._result = whole
         # llama-server puts its timings beside the response.
         beside = self._terminal if self._repairs else {}

@@ -73,6 +73,16 @@ class AsFunctions:
         return self.places.get(found[0], found[0])
 
 
+def with_grammar(told: str, grammar: Mapping[str, Any] | None) -> str:
+    """Return the description of a function in place of a tool whose input is a text: ``told``, and the
+    grammar that the input must have, if there is one."""
+    if not grammar:
+        return told
+    return (
+        f"{told}\n\nThe input must match this {grammar.get('syntax')} grammar:\n{grammar.get('definition')}"
+    )
+
+
 class FunctionNames:
     """The names of the functions of one request: none is used twice, and each has at most 64 characters."""
 

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from chat_script import payloads_of
 from looping import ECHO
 from pair_kits import SPEAKERS, Call, Turn
 from recorded_answers import Asked, Given, Scripted
@@ -473,3 +474,90 @@ async def test_a_conversation_with_every_type_is_compacted(wire: str) -> None:
         assert b"done query" in json.dumps(model.asked[-1].payload).encode()
         later = [*answer.json["output"], {"role": "user", "content": "Go on"}]
         assert (await proxy.ask(asking(*later, stream=False), path="/v1/responses")).status == 200
+
+
+CUSTOM_TOOLS: list[Item] = [
+    {"type": "function", "function": {"name": "plain", "description": "d", "parameters": CITY}},
+    {
+        "type": "custom",
+        "custom": {
+            "name": "say",
+            "description": "Says.",
+            "format": {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: WORD"}},
+        },
+    },
+]
+
+
+async def calls_of(proxy: Proxy, body: Item) -> tuple[str, list[Item]]:
+    """Return the text and the calls of a Chat answer; a stream has each call of a custom tool once."""
+    answer = await proxy.ask(body)
+    assert answer.status == 200, answer.body
+    if not body.get("stream"):
+        message = answer.json["choices"][0]["message"]
+        return message["content"] or "", message.get("tool_calls") or []
+    chunks = payloads_of(answer.body)
+    assert chunks[-1]["choices"][0]["finish_reason"]
+    text, made = "", dict[int, Item]()
+    for delta in (chunk["choices"][0]["delta"] for chunk in chunks):
+        text += delta.get("content") or ""
+        for call in delta.get("tool_calls") or ():
+            known = made.setdefault(call["index"], {**call, "function": {"arguments": ""}})
+            if "custom" in call:
+                assert known["custom"] == call["custom"]
+            else:
+                more = call["function"]
+                known["function"]["arguments"] += more.get("arguments") or ""
+    return text, [made[at] for at in sorted(made)]
+
+
+@pytest.mark.parametrize("wire", ["anthropic", "ollama"])
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("ours", [False, True])
+async def test_custom_tools_of_chat_are_functions(wire: str, stream: bool, ours: bool) -> None:
+    """A Chat client's custom tool is a function with a text for a model of another dialect, and back."""
+    async with serving(wire, calls=("plain", "say"), ours=ours) as (proxy, model):
+        messages: list[Item] = [{"role": "user", "content": "Hi"}]
+        body = {"model": "m", "stream": stream, "tools": CUSTOM_TOOLS, "messages": messages}
+        _, calls = await calls_of(proxy, body)
+        (custom,) = [call for call in calls if call["type"] == "custom"]
+        assert custom["custom"] == {"name": "say", "input": "hello"}
+        back = [{"role": "tool", "tool_call_id": call["id"], "content": "done"} for call in calls]
+        kept = [
+            {"id": call["id"], "type": "custom", "custom": call["custom"]}
+            if call["type"] == "custom"
+            else {
+                "id": call["id"],
+                "type": "function",
+                "function": {"name": "plain", "arguments": call["function"]["arguments"]},
+            }
+            for call in calls
+        ]
+        said = {"role": "assistant", "content": None, "tool_calls": kept}
+        text, _ = await calls_of(proxy, {**body, "messages": [*messages, said, *back]})
+        assert text == "Done."
+    assert {call.name: call.arguments for call in model.got.calls if call.name != ECHO} == {
+        "plain": CALLS["plain"],
+        "say": CALLS["say"],
+    }
+    assert (ECHO in {call.name for call in model.got.calls}) is ours
+
+
+async def test_a_custom_tool_of_chat_is_refused_by_its_field() -> None:
+    """What cannot be read is named as the client wrote it, and a choice of a custom tool is one of it."""
+    asked: Item = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+    async with serving("anthropic", calls=("say",)) as (proxy, model):
+        for tool, field in (
+            ({"type": "custom"}, "tools[0].custom.name"),
+            ({"type": "custom", "custom": 7}, "tools[0].custom"),
+            ({"type": "custom", "custom": {"name": 7}}, "tools[0].custom.name"),
+            ({"type": "custom", "custom": {"name": "c", "format": "odd"}}, "tools[0].custom.format"),
+        ):
+            answer = await proxy.ask({**asked, "tools": [tool]})
+            assert (answer.status, answer.json["error"]["param"]) == (400, field)
+        choice = {"type": "custom", "custom": {"name": "say"}}
+        allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [choice]}}
+        for chosen in (choice, allowed):
+            _, calls = await calls_of(proxy, {**asked, "tools": CUSTOM_TOOLS, "tool_choice": chosen})
+            assert [call["type"] for call in calls] == ["custom"]
+            assert json.loads(json.dumps(model.asked[-1].payload))["tool_choice"]["type"] in ("tool", "any")

@@ -12,8 +12,20 @@ from recorded_answers import Asked, Given, Scripted
 from running_proxy import Proxy, make_config, running
 
 from proxy.app.app import Overrides
+from proxy.toolbox.demo.recorded import RecordedHttpClient
+from proxy.upstreams.recorded.replay import packaged_fixtures
 
 ANSWER = "It is noon."
+SEARCHING: Mapping[str, Any] = MappingProxyType(
+    {
+        "web_search": "searxng",
+        "base_urls": {"web_search": "https://search.example"},
+        "hosted": {"web_search": "web__search"},
+    }
+)
+"""The settings of tools with which the proxy searches the web as the demo does."""
+SEARCH = {"query": "rivers in Berlin"}
+"""The search whose answer is recorded."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +74,8 @@ class ProviderModel(Scripted):
         self.provider = served.rules
         self.speaker = SPEAKERS[served.wire]
         self._calls = calls
+        self.repeats = 1
+        """How often it makes each call."""
         self._made = 0
         self._items: dict[str, Any] = {}
 
@@ -77,7 +91,7 @@ class ProviderModel(Scripted):
         last = max((at for at, one in enumerate(got.messages) if one.role == "user"), default=0)
         has_results = any(one.role == "tool" for one in got.messages[last:])
         wanted = [] if has_results else [name for name in self._calls if name in got.tools]
-        calls = tuple(Call(self._next_id(), name, self._calls[name]) for name in wanted)
+        calls = tuple(Call(self._next_id(), name, self._calls[name]) for name in wanted * self.repeats)
         turn = Turn("" if calls else ANSWER, calls, thought="Let me see." if self._thinks(asked) else "")
         reply = self.speaker.reply(turn)
         self._items |= {item["id"]: item for item in reply.get("output") or ()}
@@ -112,11 +126,13 @@ async def serving_models(
     also: Mapping[str, str] = MappingProxyType({}),
     *,
     native: Sequence[str] | None = None,
+    hosts_search: bool = False,
 ) -> AsyncIterator[tuple[Proxy, Mapping[str, ProviderModel]]]:
     """Run a proxy with the probe tools in front of all models, each of which makes these calls.
 
     ``also`` are further names that clients use, each with the name of its model; ``native`` are the types of
-    tools that all of them are said to know.
+    tools that all of them are said to know.  With ``hosts_search`` the proxy runs the provider's search that
+    clients declare, with the recorded answers of the demo.
     """
     models = {name: ProviderModel(served, calls) for name, served in SERVED.items()}
     tables = [
@@ -131,6 +147,9 @@ async def serving_models(
         for at, (name, served) in enumerate(SERVED.items())
     ]
     waiting = iter(models.values())
-    config = make_config(*tables, modules=("probe_tools",))
-    async with running(config, Overrides(wrap_upstream=lambda _: next(waiting))) as proxy:
+    allow = ("core__*", "probe_tools__*", *(["web__search"] if hosts_search else []))
+    searching = SEARCHING if hosts_search else None
+    config = make_config(*tables, allow=allow, modules=("probe_tools",), tools=searching)
+    http = RecordedHttpClient(packaged_fixtures() / "http").client if hosts_search else None
+    async with running(config, Overrides(wrap_upstream=lambda _: next(waiting), http=http)) as proxy:
         yield proxy, models

@@ -58,8 +58,11 @@ class WriteBehind(Generic[_Key, _Record]):
 
     def find_all(self, group: Hashable) -> list[_Record]:
         """Return the known records of a group. The database may have more, and older versions of these."""
-        known = {self._shelf.key_of(record): record for record in self._shelf.find_all(group)}
-        for key in self._groups.get(group, ()):
+        kept, waiting = self._shelf.find_all(group), self._groups.get(group)
+        if waiting is None:  # So it is for nearly all answers of a long conversation.
+            return kept
+        known = {self._shelf.key_of(record): record for record in kept}
+        for key in waiting:
             known.pop(key, None)
             if (record := self.find(key)) is not None:
                 known[key] = record

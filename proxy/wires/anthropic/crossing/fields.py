@@ -115,10 +115,13 @@ _TOOLS: Final = {
     **{
         f"tools[type={kind}]": _HOSTED
         for kind in (
-            *("web_search", "web_fetch", "code_execution", "tool_search_tool_bm25", "tool_search_tool_regex"),
+            *("web_fetch", "code_execution", "tool_search_tool_bm25", "tool_search_tool_regex"),
             *("mcp_toolset", "advisor"),
         )
     },
+    "tools[type=web_search]": refused(
+        "Only the provider can run this tool, or a server tool that tools.hosted.web_search names."
+    ),
     **{
         f"tools[type={kind}]": refused("Only Messages has this tool.")
         for kind in ("bash", "text_editor", "memory", "computer", "computer_toolset", "browser_toolset")

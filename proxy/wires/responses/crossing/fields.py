@@ -18,6 +18,9 @@ _CACHE = omitted("Only the provider that a cache mark was written for understand
 _ITEM = unneeded("It describes an item of Responses; the model does not see it.")
 _KEPT = refused("It refers to something that a Responses upstream stores.")
 _HOSTED = refused("Only the provider can run this tool.")
+_SEARCH = refused(
+    "Only the provider can run this tool, or the server tool that tools.hosted.web_search names."
+)
 _HOSTED_ITEM = omitted("The provider ran this tool; the answer contains its result.")
 _CLIENT_TOOL = refused("Only Responses has this tool.")
 _REASONING = omitted("Reasoning in this form can be read only by the provider that made it.")
@@ -138,8 +141,17 @@ _TOOLS: Final = {
         f"{place}[type={kind}]": _HOSTED
         for place in ("tools", "tool_choice")
         for kind in (
-            *("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"),
             *("file_search", "code_interpreter", "image_generation", "mcp", "programmatic_tool_calling"),
+        )
+    },
+    **{
+        f"{place}[type={kind}]": _SEARCH
+        for place in ("tools", "tool_choice")
+        for kind in (
+            "web_search",
+            "web_search_2025_08_26",
+            "web_search_preview",
+            "web_search_preview_2025_03_11",
         )
     },
     **{

@@ -12,6 +12,7 @@ from typing import Any, Final
 import orjson
 
 from proxy.json.splice import join_array
+from proxy.wires.typed_tools.functions import with_grammar
 from proxy.wires.typed_tools.shapes import Shape
 
 NAMESPACE: Final = "namespace"
@@ -174,10 +175,8 @@ def _patch_opening(members: Members) -> Members:
 
 def described_input(tool: Mapping[str, Any]) -> str:
     """Return the description of a custom tool with the grammar that its input must have."""
-    form, told = _object(tool, "format"), str(tool.get("description") or "")
-    if form.get("type") != "grammar":
-        return told
-    return f"{told}\n\nThe input must match this {form.get('syntax')} grammar:\n{form.get('definition')}"
+    form = _object(tool, "format")
+    return with_grammar(tool.get("description") or "", form if form.get("type") == "grammar" else None)
 
 
 def _custom_events(members: Members) -> Sequence[Members]:

@@ -1,0 +1,29 @@
+"""The server tools of an offer that run the provider's own."""
+
+from collections.abc import Mapping
+
+from proxy.base.events import ToolDefinitions
+from proxy.tools.contract.spec import ToolSpec
+from proxy.wires.client_port import ClientRequest
+from proxy.wires.hosted import HostedTool
+
+
+def serving_tools(
+    request: ClientRequest, available: Mapping[str, ToolSpec]
+) -> tuple[dict[str, ToolSpec], dict[str, HostedTool]]:
+    """Return the server tools that run the provider's own, and these, by the names that models use.
+
+    That is the provider's name for it, unless the client has a function of that name.
+    """
+    specs: dict[str, ToolSpec] = {}
+    tools: dict[str, HostedTool] = {}
+    for tool, target in request.chosen.hosted:
+        name = target if tool.kind in request.declared else tool.kind
+        if target in available and name not in specs:
+            specs[name], tools[name] = available[target], tool
+    return specs, tools
+
+
+def shown_with(shown: ToolDefinitions, hosted: Mapping[str, ToolSpec]) -> ToolDefinitions:
+    """Return the tools that a model is shown with those that run the provider's own."""
+    return shown.followed_by(spec.definition(name) for name, spec in hosted.items()) if hosted else shown

@@ -1,0 +1,1 @@
+"""Chat's custom tools on upstreams that know functions alone."""

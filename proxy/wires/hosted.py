@@ -1,0 +1,166 @@
+"""Tools that a client declares as its provider's own, and that a server tool runs in the provider's place.
+
+A dialect's folder says how it declares them, and which items or blocks show their calls
+(``responses/own_items/hosted.py``, ``anthropic/hosted.py``); here is what the dialects share.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+import orjson
+from msgspec import Struct
+
+from proxy.base.errors import RequestError
+from proxy.base.events import ToolResult
+
+HostedKind = Literal["web_search"]
+"""The kinds of tools that can be served; each is also the name by which models call it."""
+
+_MOST_PAGES: Final = 50
+_LONGEST_URL: Final = 2048
+_LONGEST_TITLE: Final = 300
+_LONGEST_DATE: Final = 40
+_LISTS: Final = ("results", "organic", "items", "data")
+"""The members of a search's result in which there is the list of pages."""
+_URL: Final = re.compile(r"https?://[^\s\"'<>()\[\]{}\\]{1,2048}")
+_CONTEXT_SIZES: Final[Mapping[str, int]] = {"low": 3, "medium": 6, "high": 10}
+"""How many results a search gives for each ``search_context_size``."""
+
+
+class HostedTool(Struct, frozen=True):
+    """A declaration at a place in the body (``tools[0]``), as the client sent it.
+
+    ``bound`` are the arguments that it sets for each call, ``limits`` the fields that set them, and ``most``
+    is how many calls it allows (``None``: any number).
+    """
+
+    kind: HostedKind
+    at: str
+    declared: Mapping[str, Any]
+    bound: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    limits: Mapping[str, str] = msgspec.field(default_factory=dict)
+    most: int | None = None
+
+    def arguments(self, written: str, known: Mapping[str, Any]) -> str:
+        """Return a call's arguments with what the declaration sets, as far as the tool ``known`` takes it."""
+        if not self.bound:
+            return written
+        try:
+            arguments = orjson.loads(written or "{}")
+        except orjson.JSONDecodeError:
+            return written
+        if not isinstance(arguments, dict):
+            return written
+        taken = {name: value for name, value in self.bound.items() if name in known}
+        return orjson.dumps({**arguments, **taken}).decode()
+
+    def check(self, known: Mapping[str, Any], tool: str) -> None:
+        """Raise :class:`~proxy.base.errors.RequestError` for a limit that the tool cannot apply."""
+        for name, field in self.limits.items():
+            if name not in known:
+                raise RequestError(
+                    400,
+                    f"{field} cannot be applied: {tool} (tools.hosted.{self.kind}) has no argument "
+                    f"{name}. Leave it out.",
+                    param=field,
+                )
+
+
+def web_search(
+    at: str,
+    declared: Mapping[str, Any],
+    *,
+    allowed: Any = None,
+    blocked: Any = None,
+    within: str = "",
+    size: Any = None,
+    most: Any = None,
+) -> HostedTool:
+    """Return the declaration of a search of the web.
+
+    ``allowed`` and ``blocked`` are its lists of domains, in the members ``within`` it; ``size`` is its
+    ``search_context_size``, and ``most`` its ``max_uses``.  Raises
+    :class:`~proxy.base.errors.RequestError` for a value of the wrong type.
+    """
+    bound: dict[str, Any] = {}
+    limits: dict[str, str] = {}
+    for name, value in (("allowed_domains", allowed), ("blocked_domains", blocked)):
+        if value is None or value == []:
+            continue
+        field = f"{at}.{within}{name}"
+        if not isinstance(value, list) or not all(isinstance(one, str) and one for one in value):
+            raise RequestError(400, f"{field} must be a list of domains.", param=field)
+        bound[name] = [_domain(one) for one in value]
+        limits[name] = field
+    if size is not None:
+        if size not in _CONTEXT_SIZES:
+            field = f"{at}.search_context_size"
+            raise RequestError(400, f"{field} must be low, medium or high.", param=field)
+        bound["max_results"] = _CONTEXT_SIZES[size]
+    if most is not None and (type(most) is not int or most < 1):
+        raise RequestError(400, f"{at}.max_uses must be a number from 1.", param=f"{at}.max_uses")
+    return HostedTool("web_search", at, declared, bound, limits, most)
+
+
+def _domain(value: str) -> str:
+    """Return a domain without a scheme, which some clients write."""
+    return re.sub(r"^https?://", "", value)
+
+
+class FoundPage(Struct, frozen=True):
+    """A page that a search found. ``date`` is empty if it is not known."""
+
+    url: str
+    title: str
+    text: str = ""
+    date: str = ""
+
+
+def found_pages(result: ToolResult) -> list[FoundPage]:
+    """Return the pages in the result of a search, whichever tool made it, each once; none if it failed.
+
+    Some tools answer with text, which only has addresses.
+    """
+    if not result.ok:
+        return []
+    try:
+        content = orjson.loads(result.content)
+    except orjson.JSONDecodeError:
+        content = None
+    found: dict[str, FoundPage] = {}
+    if isinstance(content, dict):
+        content = next((content[name] for name in _LISTS if isinstance(content.get(name), list)), None)
+    if isinstance(content, list):
+        for entry in content[:_MOST_PAGES]:
+            if isinstance(entry, dict) and (page := _page(entry)) is not None:
+                found.setdefault(page.url, page)
+    else:
+        for match in _URL.finditer(result.content):
+            url = match[0].rstrip(".,;:!?")
+            found.setdefault(url, FoundPage(url, url))
+            if len(found) == _MOST_PAGES:
+                break
+    return list(found.values())
+
+
+def _page(entry: Mapping[str, Any]) -> FoundPage | None:
+    url = _first(entry, ("url", "link", "href"))
+    if not url.startswith(("https://", "http://")) or len(url) > _LONGEST_URL:
+        return None
+    title = _first(entry, ("title", "name"))[:_LONGEST_TITLE]
+    text = _first(entry, ("text", "content", "snippet", "description"))
+    return FoundPage(url, title or url, text, _first(entry, ("date", "page_age"))[:_LONGEST_DATE])
+
+
+def _first(entry: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    return next((value for name in names if isinstance(value := entry.get(name), str) and value), "")
+
+
+def query_of(arguments: Any) -> str:
+    """Return the query in the arguments of a search; the first text if none has that name."""
+    if not isinstance(arguments, dict):
+        return ""
+    texts = {name: value for name, value in arguments.items() if isinstance(value, str)}
+    return texts.get("query") or texts.get("q") or next(iter(texts.values()), "")
