@@ -63,7 +63,7 @@ RELAY_MAY_IMPORT = {
     "proxy.wires.approving.shown",
     "proxy.wires.chosen",
     "proxy.wires.dialect",
-    "proxy.wires.hosted",
+    "proxy.wires.hosted.tools",
     "proxy.wires.responses.dialect",
     "proxy.wires.registry.hosted_tools",
     "proxy.wires.registry.requests",

@@ -7,7 +7,7 @@ from typing import Any
 from proxy.relay.ask import Ask
 from proxy.relay.routing.router import Route
 from proxy.wires.client_port import ClientRequest
-from proxy.wires.hosted import HostedTool
+from proxy.wires.hosted.tools import HostedTool
 from proxy.wires.typed_tools.functions import EVERY_TYPE
 
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from proxy.base.errors import RequestError
 from proxy.base.events import SEARCH_TOOLS, ToolCall, ToolResult
-from proxy.wires.hosted import HostedTool
+from proxy.wires.hosted.tools import HostedTool
 from proxy.wires.typed_tools.searching import SearchForm
 
 SERVER_URL: Final = "toolrelay"

@@ -17,7 +17,7 @@ from proxy.records.result_for_model import ResultForModel
 from proxy.records.rows import MessageRecord
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.dialect import Dialect
-from proxy.wires.hosted import FoundPage
+from proxy.wires.hosted.tools import FoundPage
 from proxy.wires.turn.edits import AppendedTurn, Edits, RestoredMessages
 
 NO_TURN: Final = b'{"messages":[],"calls":[],"items":[]}'

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from proxy.base.events import ToolDefinitions
 from proxy.tools.contract.spec import ToolSpec
 from proxy.wires.client_port import ClientRequest
-from proxy.wires.hosted import HostedTool
+from proxy.wires.hosted.tools import HostedTool
 
 
 def serving_tools(

@@ -14,7 +14,7 @@ from typing import Any, Final
 from proxy.base.chance import replayable
 from proxy.base.events import ToolResult
 from proxy.wires.anthropic.blocks import OUR_CALL, OUR_SIGNATURE, Block
-from proxy.wires.hosted import HostedTool, found_pages, query_of, web_search
+from proxy.wires.hosted.tools import HostedTool, found_pages, query_of, web_search
 
 _SEARCH: Final = re.compile(r"web_search_\d{8}")
 _ERRORS: Final = {

@@ -9,7 +9,7 @@ from provider_models import SEARCH, serving_models
 
 from proxy.base.errors import RequestError
 from proxy.base.events import ToolResult
-from proxy.wires.hosted import FoundPage, found_pages, query_of, web_search
+from proxy.wires.hosted.tools import FoundPage, found_pages, query_of, web_search
 
 MESSAGES = "/v1/messages"
 RESPONSES = "/v1/responses"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from proxy.base.events import ToolResult
-from proxy.wires.hosted import HostedTool, found_pages, query_of, web_search
+from proxy.wires.hosted.tools import HostedTool, found_pages, query_of, web_search
 from proxy.wires.responses.items import own_item_id
 
 Item = dict[str, Any]

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.base.events import CitationAdded, TextDelta
-from proxy.wires.crossing.linking import LinkFinder
-from proxy.wires.hosted import FoundPage
+from proxy.wires.hosted.links import LinkFinder
+from proxy.wires.hosted.tools import FoundPage
 
 PAGES = {
     url: FoundPage(url, f"Title of {url}", "x" * 400)

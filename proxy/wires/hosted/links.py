@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import structs
 
 from proxy.base.events import CitationAdded, Frame, TextDelta, TurnEvent
-from proxy.wires.hosted import FoundPage
+from proxy.wires.hosted.tools import FoundPage
 from proxy.wires.upstream_port import ForwardingReader, TurnReader
 
 _LONGEST_LABEL: Final = 500

@@ -1,0 +1,1 @@
+"""Tools of providers that server tools run: their declarations, the pages that they find, and citations."""
