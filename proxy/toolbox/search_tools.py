@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from proxy.json.in_thread import in_thread
 from proxy.tools.contract.declaration import tool
 from proxy.tools.contract.provider import CallContext
 from proxy.tools.contract.spec import Redaction
@@ -31,7 +32,8 @@ def search_tools_tool(searches: Searches) -> Callable[..., Any]:
         call: CallContext,
     ) -> dict[str, Any]:
         """Return the names and short descriptions of the tools that fit best."""
-        found = searches.find(call.run_id, query)
+        # A client may have declared thousands of tools, whose index is made for this search.
+        found = await in_thread(searches.find, call.run_id, query)
         if not found:
             return {
                 "tools": [],

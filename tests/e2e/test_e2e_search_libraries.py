@@ -8,9 +8,11 @@ import importlib.util
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e_packages import run_node
 from pair_kits import SPEAKERS, Call, Speaker, Turn
 from raw_upstream import RawRequest, RawUpstream, Step
 from require import require
@@ -33,14 +35,16 @@ def model_of(upstream: Speaker, turns: list[Turn]) -> Any:
 
 
 @asynccontextmanager
-async def serving(upstream: Speaker) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
-    """A proxy before a model that searches twice, calls what it found, and answers."""
+async def serving(
+    upstream: Speaker, found: str = "stocks__look_up"
+) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
+    """A proxy before a model that searches twice, calls what it ``found``, and answers."""
     turns = [
-        Turn("", (Call("call_1", SEARCH, {"query": "exchange rate"}),)),
+        Turn("", (Call("call_1", SEARCH, {"query": "exchange"}),)),
         Turn("", (Call("call_2", "get_rate", {"currency": "USD"}),)),
         Turn("0.92"),
-        Turn("", (Call("call_3", SEARCH, {"query": "stock price"}),)),
-        Turn("", (Call("call_4", "stocks__look_up", {"symbol": "X"}),)),
+        Turn("", (Call("call_3", SEARCH, {"query": "stock"}),)),
+        Turn("", (Call("call_4", found, {"symbol": "X"}),)),
         Turn("12"),
     ]
     async with RawUpstream(model_of(upstream, turns)) as raw:
@@ -118,3 +122,18 @@ async def test_openai_agents(upstream: str, streamed: bool) -> None:
         [SEARCH, "get_rate", "stocks__look_up"],
     ]
     assert {"1 USD = 0.92 EUR", "X costs 12"} < set(requests[-1].results.values())
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("provider", ["openai", "words", "patterns"])
+async def test_the_ai_sdk(scripts: Path, provider: str, streamed: bool) -> None:
+    """The tool search of OpenAI's and Anthropic's providers of Vercel's AI SDK, on a model of Chat."""
+    chat = SPEAKERS["chat"]
+    async with serving(chat, "look_up") as (proxy, raw):
+        asked = {"provider": provider, "streamed": streamed, "questions": QUESTIONS}
+        root = f"http://127.0.0.1:{proxy.port}"
+        found = await run_node(scripts / "search_ai_sdk.mjs", {"root": root, **asked})
+        last = chat.got(json.loads(raw.requests[-1].body))
+    assert found == {"answers": ["0.92", "12"], "called": ["USD", "X"]}
+    assert list(last.tools) == [SEARCH, "get_rate", "look_up"]
+    assert {"1 USD = 0.92 EUR", "X costs 12"} < set(last.results.values())

@@ -231,6 +231,18 @@ async def test_odd_blocks_of_searches(field: str, odd: Any) -> None:
         assert answer.status in (200, 400), answer.body
 
 
+async def test_as_many_tools_as_a_request_may_have_can_be_searched() -> None:
+    """Among 1,900 tools the search finds the right one, and the list of their names stays short."""
+    chat = SPEAKERS["chat"]
+    many = [{**MESSAGES_TOOLS[1], "name": f"look_up_{at}"} for at in range(1900)]
+    async with between(chat, Turn("", (FOUND,)), Turn("hi")) as (proxy, raw):
+        body = {**messages(WORDS), "tools": [WORDS, MESSAGES_TOOLS[0], *many]}
+        answer = await proxy.ask(body, path="/v1/messages")
+        assert answer.status == 200, answer.body
+        assert list(got(chat, raw)[1].tools) == ["core__calculate", SEARCH, "get_rate"]
+        assert len(raw.requests[0].body) < 20_000
+
+
 async def test_items_alone_say_what_was_found() -> None:
     """Without the record, found and called tools are offered by the items that the client sends."""
     chat = SPEAKERS["chat"]

@@ -1,0 +1,46 @@
+"""``core__search_tools``: what it returns, and that it reaches nothing but the run that calls it."""
+
+import pytest
+
+from proxy.base.errors import ToolFailure
+from proxy.base.events import SEARCH_TOOLS, ToolDefinition
+from proxy.toolbox.search_tools import search_tools_tool
+from proxy.tools.access.catalog import Catalog
+from proxy.tools.access.policy import Policy
+from proxy.tools.contract.provider import CallContext
+from proxy.tools.providers.function import FunctionProvider
+from proxy.tools.searching.searches import Searches
+
+CONTEXT = CallContext("run_1", "inv_1", "me", "call_1")
+
+
+async def test_it_searches_the_run_that_calls_it() -> None:
+    """The result has names and short descriptions; outside of a run, and in another one, the call fails."""
+    searches = Searches()
+    provider = FunctionProvider("core", [search_tools_tool(searches)])
+    (spec,) = await provider.list_tools()
+    arguments = spec.validate({"query": "echo"})
+    found = [ToolDefinition("a__echo", "Say it again. And again.", {})]
+    with searches.during("run_1", lambda query: found if query == "echo" else []):
+        assert await provider.call_tool(spec, arguments, CONTEXT) == {
+            "tools": [{"name": "a__echo", "description": "Say it again"}]
+        }
+        nothing = await provider.call_tool(spec, spec.validate({"query": "x"}), CONTEXT)
+        assert nothing["tools"] == []
+        assert "Try other words" in nothing["message"]
+        with pytest.raises(ToolFailure, match="within a model request"):
+            await provider.call_tool(spec, arguments, CallContext("run_2", "inv_1", "me", "call_1"))
+    with pytest.raises(ToolFailure, match="within a model request"):
+        await provider.call_tool(spec, arguments, CONTEXT)
+
+
+async def test_no_policy_has_to_allow_it_and_none_offers_it() -> None:
+    """Rule T2: its permission comes from ``tools.search`` alone, and no selection of a policy has it."""
+    provider = FunctionProvider("core", [search_tools_tool(Searches())])
+    catalog = Catalog([(spec, provider) for spec in await provider.list_tools()])
+    spec = catalog.get(SEARCH_TOOLS)
+    assert spec is not None
+    for policy in (Policy(), Policy(allow=("*",)), Policy(allow=("*",), approve=("*",))):
+        decision = policy.intersect(Policy()).decide(spec, untrusted="x")
+        assert (decision.outcome, decision.rule) == ("allowed", "tools.search")
+        assert catalog.select(policy, asks=True).offered == ()
