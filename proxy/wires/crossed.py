@@ -16,6 +16,7 @@ from proxy.base.conversation import Conversation, Message
 from proxy.base.events import ResultImage, ToolCall
 from proxy.records.rows import MessageRecord
 from proxy.wires.client_port import ClientRequest
+from proxy.wires.crossed_links import LinkingReader
 from proxy.wires.crossed_texts import crossed_reader
 from proxy.wires.crossing.exact import read_exactly
 from proxy.wires.crossing.ledger import Ledger, Written
@@ -23,7 +24,6 @@ from proxy.wires.crossing.native_turns import NativeTurns
 from proxy.wires.crossing.reasoning import asks_for_reasoning
 from proxy.wires.crossing.translation import Translation
 from proxy.wires.dialect import Dialect
-from proxy.wires.hosted.links import LinkingReader
 from proxy.wires.hosted.tools import FoundPage
 from proxy.wires.profile import Profile
 from proxy.wires.turn.edits import AppendedTurn, Edits, RestoredMessages, is_too_long_error

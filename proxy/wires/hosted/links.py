@@ -3,14 +3,11 @@
 The text stays as it is. A stream is held back only while the text at its end can still become a link.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from msgspec import structs
-
-from proxy.base.events import CitationAdded, Frame, TextDelta, TurnEvent
+from proxy.base.events import CitationAdded, TextDelta
 from proxy.wires.hosted.tools import FoundPage
-from proxy.wires.upstream_port import ForwardingReader, TurnReader
 
 _LONGEST_LABEL: Final = 500
 _LONGEST_URL: Final = 2048
@@ -88,40 +85,3 @@ def _link_end(text: str, at: int) -> int | None:
         if depth == 0:
             return place + 1
     return None if len(text) < close + 2 + _LONGEST_URL else 0
-
-
-class LinkingReader(ForwardingReader):
-    """A reader whose links to ``pages`` are citations, too."""
-
-    rewritten = False
-
-    def __init__(self, reader: TurnReader, pages: Mapping[str, FoundPage]) -> None:
-        super().__init__(reader)
-        self._links = LinkFinder(pages)
-
-    @property
-    def left_out(self) -> Collection[str]:
-        return self._reader.left_out
-
-    def feed(self, chunk: bytes, *, most: int = 0, large: bool = False) -> list[Frame]:
-        return list(map(self._linked, self._reader.feed(chunk, most=most, large=large)))
-
-    def close(self) -> list[Frame]:
-        frames = list(map(self._linked, self._reader.close()))
-        rest = tuple(self._links.end())
-        return [*frames, Frame(b"", None, rest)] if rest else frames
-
-    def read_reply(self, body: bytes) -> Frame:
-        return self._linked(self._reader.read_reply(body), whole=True)
-
-    def _linked(self, frame: Frame, *, whole: bool = False) -> Frame:
-        events: list[TurnEvent] = []
-        for event in frame.events:
-            if isinstance(event, TextDelta):
-                events += self._links.take(event.text)
-            else:
-                events += self._links.end()
-                events.append(event)
-        if whole:
-            events += self._links.end()
-        return structs.replace(frame, events=tuple(events))
