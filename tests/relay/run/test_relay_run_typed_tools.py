@@ -561,3 +561,48 @@ async def test_a_custom_tool_of_chat_is_refused_by_its_field() -> None:
             _, calls = await calls_of(proxy, {**asked, "tools": CUSTOM_TOOLS, "tool_choice": chosen})
             assert [call["type"] for call in calls] == ["custom"]
             assert json.loads(json.dumps(model.asked[-1].payload))["tool_choice"]["type"] in ("tool", "any")
+
+
+ARGUMENTS = "response.function_call_arguments"
+COMMAND = "response.shell_call_command"
+RECORDED: Mapping[str, tuple[set[str], Sequence[tuple[str, set[str]]]]] = {
+    "weather__now": (
+        {"arguments", "call_id", "id", "name", "namespace", "status", "type"},
+        [(f"{ARGUMENTS}.delta", {"delta", "item_id"}), (f"{ARGUMENTS}.done", {"arguments", "item_id"})],
+    ),
+    "local_shell": ({"action", "call_id", "id", "status", "type"}, []),
+    "shell": (
+        {"action", "call_id", "id", "status", "type"},
+        [
+            (f"{COMMAND}.added", {"command", "command_index"}),
+            (f"{COMMAND}.delta", {"command_index", "delta"}),
+            (f"{COMMAND}.done", {"command", "command_index"}),
+        ],
+    ),
+    "tool_search": ({"arguments", "call_id", "execution", "id", "status", "type"}, []),
+    "say": (
+        {"call_id", "id", "input", "name", "status", "type"},
+        [("response.custom_tool_call_input.delta", {"delta", "item_id"})],
+    ),
+}
+"""For a call, the members of its item and of the events inside it, in order.
+
+As recorded with OpenAI's gpt-5.4 (namespace, client's tool_search), gpt-5-codex (local_shell) and gpt-5.2
+(shell in a container, whose calls also have an environment; custom). The recorded events also have a member
+``obfuscation``, and the custom tool's no ``done``, which OpenAI's reference has."""
+
+
+@every_wire
+@pytest.mark.parametrize("name", RECORDED)
+async def test_events_have_the_order_and_members_that_were_recorded(name: str, wire: str) -> None:
+    """Each kind of event of a call comes in the order, and with the members, that OpenAI sent."""
+    async with serving(wire, calls=(name,)) as (proxy, _):
+        answer = await proxy.ask(asking(), path="/v1/responses")
+    events = [event for event in events_of(answer.body) if "output_index" in event]
+    item, inside = RECORDED[name]
+    assert [set(event["item"]) for event in events if "item" in event] == [item, item]
+    seen = {event["type"]: set(event) - {"type", "sequence_number", "output_index"} for event in events}
+    expected = [
+        ("response.output_item.added", {"item"}), *inside, ("response.output_item.done", {"item"})
+    ]  # fmt: skip
+    assert [one for one in seen.items() if one[0] != "response.custom_tool_call_input.done"] == expected
