@@ -508,3 +508,26 @@ def test_keywords_of_a_profile_are_found_at_any_depth() -> None:
     found = decide(request(), selection, INJECT, None, limits=ToolLimits(without=frozenset({"minItems"})))
     assert found.tool_ids() == (TIME,)
     assert found.withheld[SHOP] == "the upstream refuses minItems in its schema: parameters.properties.a"
+
+
+def test_offers_are_shared_by_equal_requests_alone() -> None:
+    """An offer depends on the names that messages bring, on the choice and on the header, and on no more."""
+    offers, wire = Offers(INJECT), ResponsesWire()
+
+    def bringing(*names: str) -> ClientRequest:
+        tools = [{"type": "function", "name": name, "parameters": {"type": "object"}} for name in names]
+        item = {"type": "additional_tools", "role": "developer", "tools": tools}
+        return wire.parse({"model": "m", "input": [{"role": "user", "content": "x"}, item]})
+
+    other, mine = (offers.decide(bringing(name), SELECTION, None) for name in ("late", TIME))
+    assert (TIME in other.names, TIME in mine.names) == (True, False)
+    assert not mine.is_hidden(TIME)
+    assert offers.decide(bringing(TIME), SELECTION, None) is mine
+
+    forced = request(tool_choice={"type": "function", "function": {"name": TIME}})
+    every, one = Wanted(every=True), Wanted(names=(TIME,))
+    asked = [(request(), None), (forced, None), (request(), every), (request(), one), (forced, one)]
+    made = [offers.decide(*each) for each in ((req, SELECTION, wanted) for req, wanted in asked)]
+    again = [offers.decide(req, SELECTION, wanted) for req, wanted in asked]
+    assert len(set(made)) == len(asked)
+    assert again == made

@@ -382,13 +382,16 @@ class Offers:
         search: ClientSearch | None = None,
     ) -> Offer:
         """See :func:`decide`."""
-        if wanted is not None or request.chosen or request.forced is not None or search is not None:
+        if request.chosen or search is not None:
             return decide(request, selection, self._rules, wanted, limits=limits, search=search)
         # An offer for such a request depends on nothing else of it.
         key = (
             selection,
             limits,
+            wanted,
             tuple(request.declared),
+            request.brought,
+            request.forced,
             request.tool_count,
             request.open_names,
             request.background,

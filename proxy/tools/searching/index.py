@@ -8,7 +8,9 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
-from typing import Any, Final
+from typing import Any, Final, cast
+
+import orjson
 
 from proxy.base.events import ToolDefinition
 
@@ -60,10 +62,11 @@ _ALIKE: Final = (
 
 
 class ToolIndex:
-    """Tools that can be searched.  It never changes; building it takes some 50 µs for each tool."""
+    """Tools that can be searched.  It never changes; building it takes some 100 µs for each tool,
+    and a fifth of that for a tool that was indexed before."""
 
     def __init__(self, tools: Iterable[ToolDefinition]) -> None:
-        weights = {tool.name: _weights(tool) for tool in tools}
+        weights = {tool.name: _kept_weights(tool) for tool in tools}
         self._names = tuple(weights)
         lengths = [sum(each.values()) for each in weights.values()]
         mean = sum(lengths) / len(lengths) if lengths else 1.0
@@ -131,6 +134,18 @@ def _alike() -> Mapping[str, frozenset[str]]:
 
 
 _LIKE: Final = _alike()
+
+
+def _kept_weights(tool: ToolDefinition) -> Mapping[str, float]:
+    """Return how much each word says about a tool.
+
+    It is written beside the tool, because requests that differ in the client's tools have an index each.
+    """
+    if (written := tool.written.get("weights")) is not None:
+        return cast(Mapping[str, float], orjson.loads(written))
+    weights = _weights(tool)
+    tool.written["weights"] = orjson.dumps(weights)
+    return weights
 
 
 def _weights(tool: ToolDefinition) -> Mapping[str, float]:

@@ -94,3 +94,14 @@ async def test_what_is_found_is_shown_where_results_are_small() -> None:
         before, after = shown(raw)
         assert after[: len(before)] == before
         assert "probe_tools__echo" in after
+
+
+@pytest.mark.parametrize("odd", [None, {}, 0, ""])
+async def test_an_odd_message_beside_a_search_is_refused(odd: Any) -> None:
+    """A message that is none is not left out with the blocks of earlier searches: the client reads why."""
+    async with between() as (proxy, raw):
+        said = [{"role": "user", "content": "x"}, odd]
+        answer = await proxy.ask(messages(2) | {"messages": said}, path="/v1/messages")
+        assert answer.status == 400
+        assert "messages[1]" in answer.json["error"]["message"]
+        assert raw.requests == []

@@ -74,7 +74,7 @@ def with_search(
     loaded: list[str] = []
     if isinstance(messages, list):
         loaded = [name for name in _used(messages) if name in deferred]
-        changed["messages"] = [kept for message in messages if (kept := _without_searches(message))]
+        changed["messages"] = [_without_searches(one) for one in messages if not _only_searches(one)]
     choice = changed.get("tool_choice")
     if isinstance(choice, dict) and choice.get("type") == "tool" and choice.get("name") == family:
         changed["tool_choice"] = {**choice, "name": SEARCH_TOOLS}
@@ -114,13 +114,18 @@ def _is_search(block: Any) -> bool:
     return kind == _RESULT or (kind == _USE and bool(_TYPE.fullmatch(str(block.get("name")))))
 
 
+def _only_searches(message: Any) -> bool:
+    """Return whether a message has nothing but blocks of searches."""
+    content = message.get("content") if isinstance(message, dict) else None
+    return isinstance(content, list) and bool(content) and all(map(_is_search, content))
+
+
 def _without_searches(message: Any) -> Any:
-    """Return a message without the blocks of searches; ``None`` if it has no others."""
+    """Return a message without the blocks of searches."""
     content = message.get("content") if isinstance(message, dict) else None
     if not isinstance(content, list):
         return message
-    kept = [_as_text(block) for block in content if not _is_search(block)]
-    return {**message, "content": kept} if kept or not content else None
+    return {**message, "content": [_as_text(block) for block in content if not _is_search(block)]}
 
 
 def _as_text(block: Any) -> Any:
