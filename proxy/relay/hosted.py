@@ -32,7 +32,7 @@ def with_hosted(ask: Ask, route: Route, request: ClientRequest, serving: Mapping
     if not served:
         return request
     tools = [tool for tool, _ in served.values()]
-    names = {str(tool.declared.get("name")) for tool in tools}
+    names = {tool.declared.get("name") for tool in tools}
     kinds = {str(tool.declared.get("type")): tool.kind for tool in tools}
     forced = request.forced
     changes: dict[str, Any] = {

@@ -187,3 +187,40 @@ async def test_citations_of_messages(name: str, streamed: bool) -> None:
             assert cited == list(zip(PAGES, TITLES, strict=True))
             messages.append({"role": "assistant", "content": [b.model_dump() for b in message.content]})
     check_results(models[name])
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "declared",
+    [{"web_search_options": {"search_context_size": "low"}}, {"tools": [{"type": "web_search"}]}],
+    ids=["options", "tool"],
+)
+async def test_chat(declared: dict[str, Any], name: str, streamed: bool) -> None:
+    """Chat shows no search; links to found pages are annotations, if the upstream speaks another dialect."""
+    async with (
+        serving_models(CALLS, native=(), hosts_search=True) as (proxy, models),
+        openai_at(proxy) as client,
+    ):
+        models[name].answer = LINKED
+        messages = [{"role": "user", "content": QUESTIONS[0]}]
+        options: dict[str, Any] = {"model": name, "messages": messages, "extra_body": declared}
+        notes: list[Any] = []
+        text = ""
+        if streamed:
+            async for chunk in await client.chat.completions.create(stream=True, **options):
+                for choice in chunk.choices:
+                    text += choice.delta.content or ""
+                    notes += choice.delta.model_dump().get("annotations") or []
+        else:
+            message = (await client.chat.completions.create(**options)).choices[0].message
+            text, notes = message.content or "", message.model_dump().get("annotations") or []
+    assert text == LINKED
+    if name != "gpt-4o-mini":
+        cited = [note["url_citation"] for note in notes]
+        assert [LINKED[note["start_index"] : note["end_index"]] for note in cited] == [
+            f"[Spree]({PAGES[0]})",
+            f"[Havel]({PAGES[1]})",
+        ]
+    (found,) = models[name].results
+    assert all(page in found for page in PAGES)

@@ -9,6 +9,7 @@ from proxy.wires.chat.crossing.fields import CHAT_FIELDS
 from proxy.wires.chat.crossing.from_client import read_conversation
 from proxy.wires.chat.crossing.to_upstream import body_of
 from proxy.wires.chat.dialect import CHAT
+from proxy.wires.chat.hosted import OPTIONS, hosted_tools
 from proxy.wires.chat.reader import ChatTurnReader
 from proxy.wires.chat.reply import ChatReplyWriter
 from proxy.wires.chat.request import ChatRequest, parse_chat_request
@@ -28,6 +29,7 @@ class ChatWire(Wire):
     dialect = CHAT
     approvals = CHAT_APPROVALS
     as_functions = staticmethod(as_functions)
+    hosted_tools = staticmethod(hosted_tools)
     codec = ConversationCodec(
         CHAT_FIELDS, read_conversation, body_of, repair_missing_reasoning=with_blank_reasoning
     )
@@ -41,6 +43,8 @@ class ChatWire(Wire):
 
     def _rewrite_choice(self, parts: dict[str, bytes], request: ClientRequest, shown: ShownTools) -> None:
         rewrite_choice(parts, shown, request.chosen, named=_named, allowed=_allowed)
+        if request.chosen.hosted:
+            parts.pop(OPTIONS, None)
 
     def encoder(self, request: ClientRequest) -> TurnEncoder:
         chat = cast(ChatRequest, request)

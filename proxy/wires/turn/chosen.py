@@ -50,8 +50,10 @@ def chosen_functions(
     a tool that the request does not choose.
     """
     kind = choice.get("type")
-    if chosen.hosted and (served := [n for n, t in shown.hosted.items() if t.declared.get("type") == kind]):
-        return served
+    if kind and chosen.hosted:
+        served = [name for name, tool in shown.hosted.items() if tool.declared.get("type") == kind]
+        if served:
+            return served
     if kind == "mcp" and (label := choice.get("server_label")) in chosen.labels:
         name = choice.get("name")
         if name is None:

@@ -59,7 +59,9 @@ _REQUEST: Final = {
     "audio": _AUDIO,
     "modalities": _AUDIO,
     "prediction": refused("Only Chat accepts a predicted output."),
-    "web_search_options": refused("Only the provider can run this search."),
+    "web_search_options": refused(
+        "Only the provider can run this search, or a server tool that tools.hosted.web_search names."
+    ),
 }
 
 _MESSAGES: Final = {

@@ -1,0 +1,38 @@
+"""The searches of the web that Chat requests declare, and that a server tool can run.
+
+Sources: OpenAI's API reference, "Create chat completion" (``web_search_options``); OpenRouter's page "Server
+tools".
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from proxy.wires.hosted.tools import HostedTool, web_search
+
+OPTIONS: Final = "web_search_options"
+"""The member with which a request of OpenAI's declares a search beside its tools."""
+_SEARCHES: Final = ("web_search", "openrouter:web_search")
+_BESIDE: Final = -1
+"""The place of a declaration that is not among the tools."""
+
+
+def hosted_tools(payload: Mapping[str, Any]) -> dict[int, HostedTool]:
+    """See :meth:`proxy.wires.wire.Wire.hosted_tools`; ``web_search_options`` has the place -1."""
+    found: dict[int, HostedTool] = {}
+    options = payload.get(OPTIONS)
+    if isinstance(options, dict):
+        found[_BESIDE] = web_search(OPTIONS, options, size=options.get("search_context_size"))
+    tools = payload.get("tools")
+    for place, tool in enumerate(tools if isinstance(tools, list) else ()):
+        if isinstance(tool, dict) and tool.get("type") in _SEARCHES:
+            inner = tool.get("parameters")
+            given = {**tool, **inner} if isinstance(inner, dict) else tool
+            found[place] = web_search(
+                f"tools[{place}]",
+                tool,
+                allowed=given.get("allowed_domains"),
+                blocked=given.get("excluded_domains"),
+                within="parameters." if isinstance(inner, dict) else "",
+                size=given.get("search_context_size"),
+            )
+    return found

@@ -1,0 +1,77 @@
+"""Libraries search the web with their provider's search, on models whose upstreams have none."""
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e_packages import run_node
+from provider_models import ANSWER, SEARCH, serving_models
+from require import require
+
+pytestmark = pytest.mark.slow
+
+MODELS = ("gpt-4o-mini", "claude-opus-4-7", "qwen3", "gpt-5-2025-08-07")
+"""One of each dialect. The last one speaks Responses, as OpenAI does."""
+QUESTIONS = ("Which rivers flow through Berlin?", "Once more.")
+PAGES = ["https://en.wikipedia.org/wiki/Spree_(river)", "https://en.wikipedia.org/wiki/Havel"]
+CALLS = {"web_search": SEARCH}
+
+
+def check_results(results: Sequence[str]) -> None:
+    """Check that a model got the pages of both searches."""
+    first, second = results
+    assert first == second
+    assert all(page in first for page in PAGES)
+
+
+@pytest.mark.accepts("responses-no-reasoning", why="openai-agents asks any model so")
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+async def test_openai_agents(name: str, streamed: bool) -> None:
+    """The WebSearchTool of openai-agents has its items in both turns, which reach the model."""
+    require("openai-agents", importlib.util.find_spec("agents") is not None, "openai-agents is not installed")
+    from agents import Agent, OpenAIResponsesModel, RunConfig, Runner, WebSearchTool
+    from openai import AsyncOpenAI
+
+    items: list[Any] = []
+    config = RunConfig(tracing_disabled=True)
+    async with serving_models(CALLS, native=(), hosts_search=True) as (proxy, models):
+        client = AsyncOpenAI(base_url=f"http://127.0.0.1:{proxy.port}/v1", api_key="k", max_retries=0)
+        agent = Agent("tester", model=OpenAIResponsesModel(name, client), tools=[WebSearchTool()])
+        async with client:
+            for question in QUESTIONS:
+                items.append({"role": "user", "content": question})
+                if streamed:
+                    run = Runner.run_streamed(agent, items, run_config=config)
+                    async for _ in run.stream_events():
+                        pass
+                    assert run.final_output == ANSWER
+                    items = run.to_input_list()
+                else:
+                    result = await Runner.run(agent, items, run_config=config)
+                    assert result.final_output == ANSWER
+                    items = result.to_input_list()
+    assert sum(item.get("type") == "web_search_call" for item in items) == 2
+    check_results(models[name].results)
+
+
+async def test_the_ai_sdk(scripts: Path) -> None:
+    """The web search of both providers of Vercel's AI SDK: calls, sources and a second turn.
+
+    It refers to items that are stored, and the double of Responses repeats their ids in each turn.
+    """
+    names = MODELS[:3]
+    async with serving_models(CALLS, native=(), hosts_search=True) as (proxy, models):
+        for model in models.values():
+            model.answer = f"The [Havel]({PAGES[1]})."
+        asked = {"root": f"http://127.0.0.1:{proxy.port}", "models": names, "questions": QUESTIONS}
+        found = await run_node(scripts / "web_search_ai_sdk.mjs", asked)
+    assert len(found) == 2 * 2 * len(names)
+    for seen in found.values():
+        assert seen["answers"] == [f"The [Havel]({PAGES[1]})."] * 2
+        assert seen["searches"] == 2
+        assert set(seen["sources"]) >= {PAGES[1]}
+    for name in names:
+        check_results(models[name].results)
