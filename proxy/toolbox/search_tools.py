@@ -1,10 +1,12 @@
 """``core__search_tools``: finds the tools that a model is not shown at first."""
 
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Final
 
+import orjson
 from pydantic import Field
 
+from proxy.base.events import ToolDefinition
 from proxy.json.in_thread import in_thread
 from proxy.tools.contract.declaration import tool
 from proxy.tools.contract.provider import CallContext
@@ -12,6 +14,9 @@ from proxy.tools.contract.spec import Redaction
 from proxy.tools.searching.index import MOST_QUERY
 from proxy.tools.searching.listing import shortened
 from proxy.tools.searching.searches import Searches
+
+_DESCRIPTIONS: Final = (200, 80, 0)
+"""The most characters of each description, in the order in which they are tried."""
 
 
 def search_tools_tool(searches: Searches) -> Callable[..., Any]:
@@ -39,8 +44,26 @@ def search_tools_tool(searches: Searches) -> Callable[..., Any]:
                 "tools": [],
                 "message": "No tool fits. Try other words, or answer without a further tool.",
             }
-        return {
-            "tools": [{"name": one.name, "description": shortened(one.description, 200)} for one in found]
-        }
+        return _fitting(found, call.max_result_bytes)
 
     return search_tools
+
+
+def _fitting(found: Sequence[ToolDefinition], max_bytes: int) -> dict[str, Any]:
+    """Return the tools with as much about each as there is room for; the last are left out if not even all
+    names have room.
+
+    A result that is cut in its middle would say nothing about what to show the model.
+    """
+    for most in _DESCRIPTIONS:
+        said = {"tools": [_entry(one, most) for one in found]}
+        if len(orjson.dumps(said)) <= max_bytes:
+            return said
+    while len(said["tools"]) > 1 and len(orjson.dumps(said)) > max_bytes:
+        said["tools"].pop()
+    return said
+
+
+def _entry(tool: ToolDefinition, most: int) -> dict[str, str]:
+    about = {"description": shortened(tool.description, most)} if most else {}
+    return {"name": tool.name, **about}

@@ -1,5 +1,8 @@
 """``core__search_tools``: what it returns, and that it reaches nothing but the run that calls it."""
 
+from dataclasses import replace
+
+import orjson
 import pytest
 
 from proxy.base.errors import ToolFailure
@@ -32,6 +35,20 @@ async def test_it_searches_the_run_that_calls_it() -> None:
             await provider.call_tool(spec, arguments, CallContext("run_2", "inv_1", "me", "call_1"))
     with pytest.raises(ToolFailure, match="within a model request"):
         await provider.call_tool(spec, arguments, CONTEXT)
+
+
+@pytest.mark.parametrize(("most", "tools"), [(4096, 5), (1100, 5), (256, 5), (120, 3), (1, 1)])
+async def test_a_result_is_never_cut(most: int, tools: int) -> None:
+    """Where results are small, descriptions and then tools are left out, so that the names can be read."""
+    searches = Searches()
+    provider = FunctionProvider("core", [search_tools_tool(searches)])
+    (spec,) = await provider.list_tools()
+    found = [ToolDefinition(f"probe_tools__some_tool_{at}", "ü" * 200, {}) for at in range(5)]
+    with searches.during("run_1", lambda _: found):
+        context = replace(CONTEXT, max_result_bytes=most)
+        result = await provider.call_tool(spec, spec.validate({"query": "x"}), context)
+    assert [tool["name"] for tool in result["tools"]] == [tool.name for tool in found[:tools]]
+    assert len(orjson.dumps(result)) <= max(most, 80)
 
 
 async def test_no_policy_has_to_allow_it_and_none_offers_it() -> None:

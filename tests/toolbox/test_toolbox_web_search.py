@@ -225,6 +225,8 @@ async def test_domains_are_filtered_here_too() -> None:
         ("https://a.example./", "a.example", True),
         ("https://b.a.example/", "*.a.example", True),
         ("https://xa.example/", "a.example", False),
+        ("https://www.b\u00fccher.example/", "xn--bcher-kva.example", True),
+        ("https://xn--bcher-kva.example/", "xn--bcher-kva.example", True),
     ],
 )
 def test_domains(url: str, domain: str, fits: bool) -> None:

@@ -128,24 +128,37 @@ def defer(
         return None
     mine = {} if client is None else client.deferred
     hides = (client is not None and client.defers_servers) or rules.search(tools, room)
+    # What the client's search finds has room before server tools that the model can find as well.
+    hides = hides or (bool(mine) and room is not None and len(tools) + 1 + len(mine) > room)
     shown = [
         spec
         for spec in tools
         if not hides or spec.name in forced or any(fits(spec.name, at) for at in rules.shown)
     ]
+    if mine and room is not None and len(shown) + 2 > room:
+        shown = [spec for spec in shown if spec.name in forced]
     kept = {spec.name for spec in shown}
     ours = {spec.name: spec.definition() for spec in tools if spec.name not in kept}
     deferred = {**ours, **mine}
     left = len(deferred) if room is None else room - len(shown) - 1
-    if not deferred or (left < 1 and not mine):
+    if not deferred or left < 1:
         return None
     by_pattern = client is not None and client.by_pattern
-    # A client that declared a search has room for what it finds.
-    found = Deferred(deferred, rules.finds, max(min(left, len(deferred)), len(mine)), by_pattern)
+    found = Deferred(deferred, rules.finds, min(left, len(deferred)), by_pattern)
     finding = _finding(finder.definition(), tuple(deferred.values()), by_pattern=by_pattern)
     return OfferedTools(
         [*tools, finder], ToolDefinitions([*(spec.definition() for spec in shown), finding]), found
     )
+
+
+def with_room_for(
+    deferred: Mapping[str, ToolDefinition], room: int | None, forced: Collection[str]
+) -> Sequence[ToolDefinition]:
+    """Return the deferred tools of a client that a request without search shows: those for which it has
+    room, in their order, and before all others the ``forced``."""
+    most = len(deferred) if room is None else room
+    kept = set(islice(dict.fromkeys([*(name for name in forced if name in deferred), *deferred]), most))
+    return [tool for name, tool in deferred.items() if name in kept]
 
 
 def _finding(finder: ToolDefinition, tools: Sequence[ToolDefinition], *, by_pattern: bool) -> ToolDefinition:

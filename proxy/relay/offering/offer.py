@@ -17,7 +17,14 @@ from proxy.base.errors import RequestError
 from proxy.base.events import SEARCH_TOOLS, ToolDefinition, ToolDefinitions
 from proxy.http.own_headers import TOOLS
 from proxy.relay.offering.choosing import Choice, choose
-from proxy.relay.offering.deferred import NOTHING_DEFERRED, Deferred, OfferedTools, SearchRules, defer
+from proxy.relay.offering.deferred import (
+    NOTHING_DEFERRED,
+    Deferred,
+    OfferedTools,
+    SearchRules,
+    defer,
+    with_room_for,
+)
 from proxy.relay.offering.hosted import serving_tools, shown_with
 from proxy.relay.offering.tool_limits import ANY_TOOLS, ToolLimits, too_many
 from proxy.tools.access.catalog import Selection
@@ -240,9 +247,10 @@ def _nothing(request: ClientRequest, limits: ToolLimits, search: ClientSearch | 
     made = replace(of, client_names=frozenset(request.declared), open_names=request.open_names)
     if search is None:
         return made
+    mine = with_room_for(search.deferred, limits.room_beside(request.tool_count), request.forced or ())
     return replace(
         made,
-        added=ToolDefinitions().followed_by(search.deferred.values() if limits.takes else ()),
+        added=ToolDefinitions().followed_by(mine if limits.takes else ()),
         client_names=made.client_names.union(search.deferred),
         shown=structs.replace(of.shown, search=search.form),
     )
@@ -274,14 +282,14 @@ def _with_room(
     search: ClientSearch | None,
 ) -> tuple[OfferedTools, dict[str, str]]:
     """Return the tools that a request offers, and those that it has no room for, with the reason."""
-    room = None if limits.most is None else max(0, limits.most - request.tool_count)
-    found = defer(chosen, finder, rules, room, request.forced or (), search)
+    room = limits.room_beside(request.tool_count)
+    forced = request.forced or ()
+    found = defer(chosen, finder, rules, room, forced, search)
     if found is not None:
         return found, {}
-    added = chosen[:room]
-    shown = ToolDefinitions(spec.definition() for spec in added)
-    if search is not None:
-        shown = shown.followed_by(search.deferred.values())
+    mine = () if search is None else with_room_for(search.deferred, room, forced)
+    added = chosen[: None if room is None else room - len(mine)]
+    shown = ToolDefinitions(spec.definition() for spec in added).followed_by(mine)
     return OfferedTools(added, shown), {
         spec.name: too_many(limits.most or 0) for spec in chosen[len(added) :]
     }

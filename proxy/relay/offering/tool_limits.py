@@ -30,6 +30,10 @@ class ToolLimits(Struct, frozen=True):
     without: frozenset[str] = frozenset()
     strict: bool = True
 
+    def room_beside(self, declared: int) -> int | None:
+        """Return for how many tools a request that declares so many has room; ``None`` if it is not known."""
+        return None if self.most is None else max(0, self.most - declared)
+
     def refusals(self, specs: Iterable[ToolSpec]) -> dict[str, str]:
         """Return the tools that the model refuses, each with the reason, by id."""
         if not self.refused and not self.without:

@@ -81,7 +81,8 @@ def search_tool(name: str, base_url: str = "") -> Callable[..., Any]:
 def fits_domain(url: URL, domain: str) -> bool:
     """Return whether a page is of a domain or one of its subdomains. ``example.com/blog`` is a part."""
     host, _, path = domain.removeprefix("*.").strip("/").partition("/")
-    host, name = host.lower(), (url.host or "").lower().rstrip(".")
+    # The form of the DNS, which the domains have, too: xn--bcher-kva.de is written bücher.de elsewhere.
+    host, name = host.lower(), (url.raw_host or "").lower().rstrip(".")
     if name != host and not name.endswith(f".{host}"):
         return False
     return not path or f"{url.path.strip('/')}/".startswith(f"{path}/")

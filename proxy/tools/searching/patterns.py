@@ -20,7 +20,8 @@ MOST_PATTERN: Final = 200
 _MOST_TEXT: Final = 500
 """The most characters of a tool that are searched: its name, arguments and description."""
 _MOST_S: Final = 0.1
-_COUNTED: Final = re.compile(r"(?<!\\)\{\s*\d")
+_COUNTED: Final = re.compile(r"(?<!\\)(?:\\\\)*\{\s*[\d#]")
+"""A count behind any number of escaped backslashes; with ``(?x)`` a comment may stand before it."""
 
 
 def matching(pattern: str, tools: Iterable[ToolDefinition]) -> Sequence[str]:

@@ -31,7 +31,13 @@ def test_a_pattern_is_searched_in_names_arguments_and_descriptions(pattern: str,
     assert matching(pattern, TOOLS) == found
 
 
-@pytest.mark.parametrize("pattern", ["(", "[", "(?=x)", r"(a)\1", "a{2}", "a{ 2,}", "a" * (MOST_PATTERN + 1)])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("(", "[", "(?=x)", r"(a)\1", "a" * (MOST_PATTERN + 1)),
+        *("a{2}", "a{ 2,}", "a{,2}", r"\\{9}", "(?x)a{#\n9}", "(?x)a{ \n # and so on\n9}"),
+    ],
+)
 def test_what_cannot_be_used_is_refused(pattern: str) -> None:
     """A pattern that is too long, counts, or is none for this engine, is a failure that the model reads."""
     with pytest.raises(ToolFailure) as caught:
