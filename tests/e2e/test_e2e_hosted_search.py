@@ -224,3 +224,76 @@ async def test_chat(declared: dict[str, Any], name: str, streamed: bool) -> None
         ]
     (found,) = models[name].results
     assert all(page in found for page in PAGES)
+
+
+READ: dict[str, Any] = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+MIXED = {"web_search": SEARCH, "read": {"path": "a.txt"}}
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+async def test_mixed_turns_of_messages(name: str, streamed: bool) -> None:
+    """A search and a call of the client's own tool in one turn: each side answers its own call."""
+    messages: list[Any] = [{"role": "user", "content": QUESTIONS[0]}]
+    async with (
+        serving_models(MIXED, native=(), hosts_search=True) as (proxy, models),
+        anthropic_at(proxy) as client,
+    ):
+        tools = [
+            {"type": "web_search_20250305", "name": "web_search"},
+            {"name": "read", "description": "Read a file", "input_schema": READ},
+        ]
+        options: dict[str, Any] = {"model": name, "max_tokens": 1000, "messages": messages, "tools": tools}
+        reasons = []
+        for _ in range(2):
+            if streamed:
+                async with client.messages.stream(**options) as stream:
+                    message = await stream.get_final_message()
+            else:
+                message = await client.messages.create(**options)
+            reasons.append(message.stop_reason)
+            blocks = [block.model_dump() for block in message.content]
+            messages.append({"role": "assistant", "content": blocks})
+            results = [
+                {"type": "tool_result", "tool_use_id": block["id"], "content": "the file"}
+                for block in blocks
+                if block["type"] == "tool_use"
+            ]
+            messages.append({"role": "user", "content": results})
+    assert reasons == ["tool_use", "end_turn"]
+    kinds = [block["type"] for block in messages[1]["content"] if block["type"] != "thinking"]
+    assert sorted(kinds) == ["server_tool_use", "tool_use", "web_search_tool_result"]
+    ours, theirs = models[name].results
+    assert PAGES[0] in ours
+    assert theirs == "the file"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+async def test_mixed_turns_of_responses(name: str, streamed: bool) -> None:
+    """A search and a call of the client's own function in one turn of Responses."""
+    items: list[Any] = [{"role": "user", "content": QUESTIONS[0]}]
+    async with (
+        serving_models(MIXED, native=(), hosts_search=True) as (proxy, models),
+        openai_at(proxy) as client,
+    ):
+        function = {"type": "function", "name": "read", "parameters": READ, "strict": False}
+        options: dict[str, Any] = {"model": name, "input": items, "tools": [{"type": "web_search"}, function]}
+        for _ in range(2):
+            if streamed:
+                async with client.responses.stream(**options) as stream:
+                    async for _ in stream:
+                        pass
+                    response = await stream.get_final_response()
+            else:
+                response = await client.responses.create(**options)
+            items += [item.model_dump(exclude_none=True) for item in response.output]
+            for item in response.output:
+                if item.type == "function_call":
+                    output = {"type": "function_call_output", "call_id": item.call_id, "output": "the file"}
+                    items.append(output)
+        assert response.output_text == ANSWER
+    assert [item.get("type") for item in items].count("web_search_call") == 1
+    ours, theirs = models[name].results
+    assert PAGES[0] in ours
+    assert theirs == "the file"

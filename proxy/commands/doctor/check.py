@@ -184,6 +184,7 @@ async def check(
         *seal_lines(config),
         *bound_lines(services.catalog, services.policy),
         *agent_lines(config, services),
+        *hosted_lines(config, services),
         *upstream_lines(config, services),
         *trusted_lines(config),
         *untrusted_lines(config, services.catalog, services.policy),
@@ -299,6 +300,17 @@ def agent_lines(config: Config, services: Services) -> list[str]:
         model = f"model {agent.model}" if agent.model else "the model of the run that calls it"
         lines.append(f"agent {name}: {model}; tools: {', '.join(tools) or 'none'}")
     return lines
+
+
+def hosted_lines(config: Config, services: Services) -> list[str]:
+    """Return, for each tool of providers, the server tool that runs it, unless this is not loaded."""
+    names = {spec.name for spec in services.catalog.tools()}
+    return [
+        f"clients that declare their provider's {kind} get {target}, unless the upstream runs it itself "
+        "(upstreams.*.native)"
+        for kind, target in config.tools.hosted.items()
+        if target in names
+    ]
 
 
 def withheld_lines(config: Config, services: Services) -> list[str]:

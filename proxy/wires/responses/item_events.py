@@ -81,7 +81,7 @@ def _unfilled(item: Mapping[str, Any]) -> dict[str, Any]:
             return {"status": "in_progress", "arguments": "", "output": None, "error": None}
         case "tool_search_call":
             return {"status": "in_progress", "arguments": {}}
-        case "tool_search_output":
+        case "tool_search_output" | "web_search_call":
             return {"status": "in_progress"}
         case "reasoning":
             return {"summary": [], **({"content": []} if item.get("content") else {})}
@@ -110,6 +110,10 @@ def _content(item: Mapping[str, Any], place: Mapping[str, Any]) -> Iterator[dict
             yield {"type": "response.mcp_call_arguments.done", **place, "arguments": arguments}
             outcome = "completed" if item.get("status") == "completed" else "failed"
             yield {"type": f"response.mcp_call.{outcome}", **place}
+        case "web_search_call":
+            ended = ["completed"] if item.get("status") == "completed" else []
+            for state in ("in_progress", "searching", *ended):
+                yield {"type": f"response.web_search_call.{state}", **place}
         case "reasoning":
             for position, part in enumerate(item.get("content") or ()):
                 yield from _reasoning(part, {**place, "content_index": position})

@@ -9,7 +9,7 @@ from pytest_aiohttp import AiohttpServer
 from proxy.app.app import create_app, create_services
 from proxy.base.errors import ConfigError
 from proxy.base.events import ToolCall
-from proxy.commands.doctor.check import withheld_lines
+from proxy.commands.doctor.check import hosted_lines, withheld_lines
 from proxy.commands.doctor.withholding import untrusted_lines
 from proxy.config.load import Config, load_config
 from proxy.tools.running.ledger import RunContext
@@ -156,3 +156,18 @@ async def test_a_tool_calls_with_its_connection(tmp_path: Path, shop: str) -> No
         await services.aclose()
     assert (result.ok, result.content) == (True, '{"ok":true}')
     assert "s3cret" not in repr(result) + repr(config)
+
+
+async def test_who_runs_the_tools_of_providers_is_said(tmp_path: Path) -> None:
+    """The check says which server tool runs a provider's tool, and if that tool is not loaded."""
+    for target, lines, faults in (
+        ("core__calculate", ["clients that declare their provider's web_search get core__calculate"], []),
+        ("web__search", [], ['tools.hosted.web_search: no tool "web__search" is loaded']),
+    ):
+        config = config_for(tmp_path, f'[tools.hosted]\nweb_search = "{target}"\n', "core__*")
+        app = await create_app(config)
+        told = hosted_lines(config, app.services)
+        assert [line.partition(", unless")[0] for line in told] == lines
+        said = [line for line in withheld_lines(config, app.services) if line.startswith("tools.hosted")]
+        assert said == faults
+        await app.aclose()

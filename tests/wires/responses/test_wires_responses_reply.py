@@ -248,3 +248,17 @@ def test_an_error_event_is_nested() -> None:
     assert json.loads(data[6:]) == {
         "type": "error", "error": {"type": "t", "code": "c", "message": "m", "param": None}
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("status", ["completed", "failed"])
+def test_a_stored_search_as_a_stream(status: str) -> None:
+    """A stored search has the events of a search; one that failed has no event of its completion."""
+    action = {"type": "search", "query": "x", "queries": ["x"]}
+    item = {"id": "ws_1", "type": "web_search_call", "status": status, "action": action}
+    kinds = check_response_stream(stream_of_stored(stored(item))).kinds
+    ends = ["response.web_search_call.completed"] if status == "completed" else []
+    assert [kind for kind in kinds if ".web_search_call." in kind] == [
+        "response.web_search_call.in_progress",
+        "response.web_search_call.searching",
+        *ends,
+    ]
