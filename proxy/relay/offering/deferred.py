@@ -56,13 +56,14 @@ class Deferred:
     """The deferred tools of an offer by name.
 
     A search finds ``finds`` of them at most, and no more than ``room`` are shown in the end.  It is by words,
-    or by a regular expression (``by_pattern``).
+    or by a regular expression (``by_pattern``).  ``finder`` is the tool that searches, without their list.
     """
 
     tools: Mapping[str, ToolDefinition] = field(default_factory=dict)
     finds: int = 0
     room: int = 0
     by_pattern: bool = False
+    finder: ToolDefinition | None = None
 
     @cached_property
     def _index(self) -> ToolIndex:
@@ -84,6 +85,14 @@ class Deferred:
         """Return which of these names are to be shown, too; those in ``loaded`` are shown already."""
         fresh = [name for name in dict.fromkeys(names) if name in self.tools and name not in loaded]
         return fresh[: max(0, self.room - len(loaded))]
+
+    def listed_in(self, added: ToolDefinitions, hidden: Collection[str]) -> ToolDefinitions:
+        """Return the tools of an offer, its search with a list that leaves out the ``hidden`` names."""
+        if self.finder is None or self.tools.keys().isdisjoint(hidden):
+            return added
+        left = [tool for name, tool in self.tools.items() if name not in hidden]
+        listed = _finding(self.finder, left, by_pattern=self.by_pattern)
+        return ToolDefinitions().followed_by(listed if tool.name == listed.name else tool for tool in added)
 
     def loosened(self) -> "Deferred":
         """Return the same tools, none of them ``strict``."""
@@ -144,8 +153,9 @@ def defer(
     if not deferred or left < 1:
         return None
     by_pattern = client is not None and client.by_pattern
-    found = Deferred(deferred, rules.finds, min(left, len(deferred)), by_pattern)
-    finding = _finding(finder.definition(), tuple(deferred.values()), by_pattern=by_pattern)
+    searching = finder.definition()
+    found = Deferred(deferred, rules.finds, min(left, len(deferred)), by_pattern, searching)
+    finding = _finding(searching, tuple(deferred.values()), by_pattern=by_pattern)
     return OfferedTools(
         [*tools, finder], ToolDefinitions([*(spec.definition() for spec in shown), finding]), found
     )

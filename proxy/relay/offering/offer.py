@@ -166,6 +166,11 @@ class Offer:
         added = self.added.followed_by(self.deferred.tools[name] for name in fresh)
         return replace(self, added=added, loaded=(*self.loaded, *fresh))
 
+    def listing_without(self, names: Collection[str]) -> "Offer":
+        """Return the offer whose search does not list these of its deferred tools."""
+        added = self.deferred.listed_in(self.added, names)
+        return self if added is self.added else replace(self, added=added)
+
     def loosened(self) -> "Offer":
         """Return the offer with the same tools, none of them ``strict``."""
         return replace(
@@ -283,16 +288,14 @@ def _with_room(
 ) -> tuple[OfferedTools, dict[str, str]]:
     """Return the tools that a request offers, and those that it has no room for, with the reason."""
     room = limits.room_beside(request.tool_count)
-    forced = request.forced or ()
-    found = defer(chosen, finder, rules, room, forced, search)
+    found = defer(chosen, finder, rules, room, request.forced or (), search)
     if found is not None:
         return found, {}
-    mine = () if search is None else with_room_for(search.deferred, room, forced)
+    mine = () if search is None else with_room_for(search.deferred, room, request.forced or ())
     added = chosen[: None if room is None else room - len(mine)]
     shown = ToolDefinitions(spec.definition() for spec in added).followed_by(mine)
-    return OfferedTools(added, shown), {
-        spec.name: too_many(limits.most or 0) for spec in chosen[len(added) :]
-    }
+    left_out = dict.fromkeys((spec.name for spec in chosen[len(added) :]), too_many(limits.most or 0))
+    return OfferedTools(added, shown), left_out
 
 
 def _with_body(
@@ -419,7 +422,7 @@ def guard(
     if not rules:
         return offer
     return replace(
-        offer,
+        offer.listing_without(rules),
         withheld={**offer.withheld, **{offer.names[name]: rule for name, rule in rules.items()}},
         fingerprint=_fingerprint(
             {name: by_id[tool] for name, tool in offer.names.items() if tool in by_id and name not in rules}

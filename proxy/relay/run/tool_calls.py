@@ -346,7 +346,11 @@ def _withhold_guarded(job: Job, state: State) -> None:
     asks = job.tools.selection.asks
     rules = guarded_names(offer, tools.catalog.get, job.tools.policy, untrusted, asks=asks)
     job.upstream.editor.edit(withheld=frozenset(rules))
-    tools.withheld = {offer.names[name]: rule for name, rule in rules.items() if name not in offer.guarded}
+    withheld = {offer.names[name]: rule for name, rule in rules.items() if name not in offer.guarded}
+    if withheld != tools.withheld and (listed := offer.listing_without(rules)) is not offer:
+        tools.offer = listed
+        job.upstream.editor.offer(listed.added, listed.replaced)
+    tools.withheld = withheld
 
 
 def _why_refused(state: State, call: ToolCall, result: ToolResult) -> str:

@@ -121,15 +121,19 @@ async def test_search_shows_nothing_that_may_not_be_called(allowed: Sequence[str
 
 
 async def test_search_shows_nothing_that_needs_an_approval_now() -> None:
-    """Rule T2: after untrusted text, a search no longer finds what could do harm."""
+    """Rule T2: after untrusted text, a search no longer lists or finds what could do harm, then or later."""
     chat = SPEAKERS["chat"]
     page = Call("call_p", "probe_tools__page", {})
     search = Call("call_b", SEARCH, {"query": "buy what"})
-    turns = Turn("", (page,)), Turn("", (search,)), Turn("no")
+    turns = Turn("", (page,)), Turn("", (search,)), Turn("no"), Turn("Still no.")
     tools = {**ON, "search_finds": 5}
     async with between(chat, *turns, tools=tools) as (proxy, raw):
-        await proxy.ask(chat.ask(SAYS), path=chat.path)
+        one = chat.seen(await proxy.ask(chat.ask(SAYS), path=chat.path), stream=True)
+        await proxy.ask(chat.ask([*SAYS, *one.returned, Message("user", "And now?")]), path=chat.path)
         requests = got(chat, raw)
+        bodies = [json.loads(request.body)["tools"] for request in raw.requests]
+        assert [BUY in json.dumps(body) for body in bodies] == [True, False, False, False]
+        assert all(ECHO in json.dumps(body) for body in bodies)
         found = [tool["name"] for tool in json.loads(requests[2].results["call_b"])["tools"]]
         assert BUY not in found
         assert BUY not in requests[2].tools
