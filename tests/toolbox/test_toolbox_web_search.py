@@ -242,7 +242,9 @@ async def test_results_are_bounded() -> None:
         "https://",
         "https://[",
         "",
+        "https://xn--a/",
         f"https://a.example/{'x' * 2048}",
+        "https://a.example/" + "\u00fc" * 1000,
         *(f"https://a.example/{number // 2}" for number in range(40)),
         text="\x00\x1b[31m" + "y" * 5000,
     )

@@ -97,9 +97,10 @@ def _usable(hits: Iterable[Hit], question: Question) -> list[dict[str, Any]]:
     for hit in hits:
         try:
             url = URL(hit.url)
+            has_host = bool(url.host)  # Raises for a name that only looks like one of the DNS: xn--a.
         except ValueError:
             continue
-        if url.scheme not in ("http", "https") or not url.host or url.user or len(hit.url) > _LONGEST_URL:
+        if url.scheme not in ("http", "https") or not has_host or url.user or len(str(url)) > _LONGEST_URL:
             continue
         if question.allowed and not any(fits_domain(url, domain) for domain in question.allowed):
             continue
