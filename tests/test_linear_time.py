@@ -18,6 +18,7 @@ from proxy.tools.mcp.host.stdio import _written_id
 from proxy.tools.mcp.masking import is_secret_value
 from proxy.ui.runs.aligning import _TOKEN
 from proxy.wires.chat.wire import ChatWire
+from proxy.wires.hosted.links import LinkFinder
 from proxy.wires.ollama.wire import OllamaWire
 from proxy.wires.past.evidence import _BEFORE, _BEHIND, was_asked
 from proxy.wires.responses.wire import ResponsesWire
@@ -56,6 +57,8 @@ CASES: dict[str, Callable[[], object]] = {
         ChatWire(), "messages", [{"role": "assistant", "content": "a"} for _ in range(20_000)]
     ),
     "an upstream's words about its maximum": lambda: _limit("max" * MANY),
+    "links in an answer": lambda: list(LinkFinder({}).take("[a](https://example.com)" * MANY)),
+    "links that do not end": lambda: list(LinkFinder({}).take("[a](b" * MANY)),
     "references": lambda: history(
         ResponsesWire(),
         "input",

@@ -3,6 +3,7 @@
 The text stays as it is. A stream is held back only while the text at its end can still become a link.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -12,6 +13,8 @@ from proxy.wires.hosted.tools import FoundPage
 _LONGEST_LABEL: Final = 500
 _LONGEST_URL: Final = 2048
 _MOST_CITATIONS: Final = 1000
+_IN_PARENTHESES: Final = re.compile(rf"[^\s\[\]]{{1,{_LONGEST_URL + 1}}}")
+_PARENTHESIS: Final = re.compile(r"[()]")
 _LONGEST_CITED: Final = 300
 """Characters of a page that a citation repeats."""
 
@@ -28,7 +31,7 @@ class LinkFinder:
     def take(self, text: str) -> Iterator[TextDelta | CitationAdded]:
         """Yield what is certain once ``text`` has come: pieces of text, each link's citation behind it."""
         left, self._held = self._held + text, ""
-        plain = 0
+        begin = plain = 0
         while (at := left.find("[", plain)) >= 0:
             end = _link_end(left, at)
             if end is None:
@@ -38,10 +41,10 @@ class LinkFinder:
             if end == 0:
                 plain = at + 1
                 continue
-            yield from self._text(left[:end])
+            yield from self._text(left[begin:end])
             yield from self._citation(left[at:end])
-            left, plain = left[end:], 0
-        yield from self._text(left)
+            begin = plain = end
+        yield from self._text(left[begin:])
 
     def end(self) -> Iterator[TextDelta]:
         """Yield the rest: nothing more comes."""
@@ -76,12 +79,12 @@ def _link_end(text: str, at: int) -> int | None:
         return None
     if text[close + 1] != "(":
         return 0
+    # An address has no bracket, so no character is looked at again for the next link.
+    run = _IN_PARENTHESES.match(text, close + 1)
+    stop = run.end() if run is not None else close + 1
     depth = 0
-    for place in range(close + 1, min(len(text), close + 2 + _LONGEST_URL)):
-        character = text[place]
-        if character.isspace():
-            return 0
-        depth += (character == "(") - (character == ")")
+    for found in _PARENTHESIS.finditer(text, close + 1, stop):
+        depth += 1 if found.group() == "(" else -1
         if depth == 0:
-            return place + 1
-    return None if len(text) < close + 2 + _LONGEST_URL else 0
+            return found.end()
+    return None if stop == len(text) < close + 2 + _LONGEST_URL else 0
