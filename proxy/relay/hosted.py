@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from proxy.relay.ask import Ask
+from proxy.relay.offering.hosted import own_name
 from proxy.relay.routing.router import Route
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.hosted.tools import HostedTool
@@ -33,13 +34,18 @@ def with_hosted(ask: Ask, route: Route, request: ClientRequest, serving: Mapping
         return request
     tools = [tool for tool, _ in served.values()]
     names = {tool.declared.get("name") for tool in tools}
-    kinds = {str(tool.declared.get("type")): tool.kind for tool in tools}
-    forced = request.forced
     changes: dict[str, Any] = {
         "chosen": request.chosen.serving(served),
         "declared": [name for name in request.declared if name not in names],
-        "forced": None if forced is None else frozenset([kinds.get(name, name) for name in forced]),
     }
+    if request.forced is not None:
+        # A choice by type may be of the client's function that has this name; then both may be meant.
+        called = {
+            str(tool.declared.get("type")): own_name(tool, id_, changes["declared"])
+            for tool, id_ in served.values()
+        }
+        mine = request.forced.difference(called).union(request.forced.intersection(changes["declared"]))
+        changes["forced"] = mine.union([called[name] for name in request.forced if name in called])
     return replace(request, **changes)
 
 

@@ -110,7 +110,8 @@ class Crossing(UpstreamPort, CitingPort):
         reader = self.turn_reader(
             declared, lambda name: is_hidden(renamed.get(name, name)), max_argument_bytes
         )
-        if self._pages:
+        # A citation would cut a JSON answer of Messages into blocks that are no JSON.
+        if self._pages and not self._request.wants_json:
             reader = LinkingReader(reader, self._pages)
         return crossed_reader(reader, self._client.encoder(self._request), renamed)
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 
 from msgspec import structs
 
-from proxy.base.events import Frame, TextDelta, TurnEvent
+from proxy.base.events import Frame, TextDelta, TurnEvent, UsageReported
 from proxy.wires.hosted.links import LinkFinder
 from proxy.wires.hosted.tools import FoundPage
 from proxy.wires.upstream_port import ForwardingReader, TurnReader
@@ -39,6 +39,8 @@ class LinkingReader(ForwardingReader):
         for event in frame.events:
             if isinstance(event, TextDelta):
                 events += self._links.take(event.text)
+            elif isinstance(event, UsageReported):
+                events.append(event)  # Some servers report usage with each piece of the text.
             else:
                 events += self._links.end()
                 events.append(event)

@@ -1,6 +1,6 @@
 """The server tools of an offer that run the provider's own."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from proxy.base.events import ToolDefinitions
 from proxy.tools.contract.spec import ToolSpec
@@ -11,17 +11,22 @@ from proxy.wires.hosted.tools import HostedTool
 def serving_tools(
     request: ClientRequest, available: Mapping[str, ToolSpec]
 ) -> tuple[dict[str, ToolSpec], dict[str, HostedTool]]:
-    """Return the server tools that run the provider's own, and these, by the names that models use.
-
-    That is the provider's name for it, unless the client has a function of that name.
-    """
+    """Return the server tools that run the provider's own, and these, by the names that models use."""
     specs: dict[str, ToolSpec] = {}
     tools: dict[str, HostedTool] = {}
     for tool, target in request.chosen.hosted:
-        name = target if tool.kind in request.declared else tool.kind
+        name = own_name(tool, target, request.declared)
         if target in available and name not in specs:
             specs[name], tools[name] = available[target], tool
     return specs, tools
+
+
+def own_name(tool: HostedTool, target: str, declared: Collection[str]) -> str:
+    """Return the name by which models call a provider's tool that the server tool ``target`` runs.
+
+    That is the provider's name for it, unless it is among the ``declared`` names of the client's functions.
+    """
+    return target if tool.kind in declared else tool.kind
 
 
 def shown_with(shown: ToolDefinitions, hosted: Mapping[str, ToolSpec]) -> ToolDefinitions:

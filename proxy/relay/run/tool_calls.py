@@ -65,7 +65,7 @@ class ToolCalls:
 
         The client's connection is kept alive meanwhile.
         """
-        calls = [call.to_run(state.tools.id_of(call.name), "") for call in command.calls]
+        calls = [_bound(state, call) for call in command.calls]
         deciding = self._approver.decide(job, calls)
         approved = await with_keepalive(deciding, self._settings.keepalive_s, state.output.keep_alive)
         left = [call for call in calls if call.index not in approved]
@@ -278,7 +278,12 @@ class _ShownCalls:
 def _to_run(job: Job, state: State, call: ToolCall) -> ToolCall:
     """Return a call in the runner's form: with the id of its tool, and as the model wrote it if that is
     recorded."""
-    made = call.to_run(state.tools.id_of(call.name), _native(job, state, call))
+    return _bound(state, call, _native(job, state, call))
+
+
+def _bound(state: State, call: ToolCall, native: str = "") -> ToolCall:
+    """Return a call with the id of its tool, and with the arguments that the client's declaration sets."""
+    made = call.to_run(state.tools.id_of(call.name), native)
     tool = state.tools.offer.shown.hosted.get(call.name)
     spec = state.tools.catalog.get(made.name)
     if tool is None or spec is None:
@@ -303,15 +308,19 @@ def _within_uses(state: State, command: RunTools) -> RunTools:
     calls: list[ToolCall] = []
     refused = list(command.refused)
     for call in command.calls:
-        most = hosted[call.name].most if call.name in hosted else None
-        used = state.run.uses.get(call.name, 0)
-        if most is not None and used >= most:
-            said = f"Not run: this request allows {most} calls of {call.name}."
+        if _is_used_up(state, call):
+            said = f"Not run: this request allows {hosted[call.name].most} calls of {call.name}."
             refused.append(failed_result(call.call_id, "budget_exhausted", said))
             continue
-        state.run.uses[call.name] = used + 1
+        state.run.uses[call.name] = state.run.uses.get(call.name, 0) + 1
         calls.append(call)
     return structs.replace(command, calls=tuple(calls), refused=tuple(refused))
+
+
+def _is_used_up(state: State, call: ToolCall) -> bool:
+    """Return whether a call is of a provider's tool that ran as often as its declaration allows."""
+    tool = state.tools.offer.shown.hosted.get(call.name)
+    return tool is not None and tool.most is not None and state.run.uses.get(call.name, 0) >= tool.most
 
 
 def _native(job: Job, state: State, call: ToolCall) -> str:
@@ -356,7 +365,7 @@ def _withhold_guarded(job: Job, state: State) -> None:
 def _why_refused(state: State, call: ToolCall, result: ToolResult) -> str:
     """Return why a call is not run, in the words of its row in the record."""
     if result.error_code == "budget_exhausted":
-        return state.run.spent
+        return "max_uses of the request" if _is_used_up(state, call) else state.run.spent
     if state.tools.is_hidden(call.name):
         return f"{result.error_code}, before anybody was asked for an approval"
     return "the function is the client's"

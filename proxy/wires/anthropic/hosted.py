@@ -74,5 +74,5 @@ def result_block(call_id: str, result: ToolResult) -> Block:
 
 
 def hosted_usage(result: ToolResult) -> dict[str, Any]:
-    """Return what a call adds to the usage of the message; a call that was not run adds nothing."""
-    return {} if result.error_code in _ERRORS else {"server_tool_use": {"web_search_requests": 1}}
+    """Return what a call adds to the usage of the message; a search that failed adds nothing."""
+    return {"server_tool_use": {"web_search_requests": 1}} if result.ok else {}

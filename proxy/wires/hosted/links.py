@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from proxy.base.events import CitationAdded, TextDelta
-from proxy.wires.hosted.tools import FoundPage
+from proxy.wires.hosted.tools import FoundPage, one_line
 
 _LONGEST_LABEL: Final = 500
 _LONGEST_URL: Final = 2048
@@ -64,7 +64,7 @@ class LinkFinder:
             return
         self._found += 1
         start = self._length - len(link)
-        yield CitationAdded(start, self._length, page.url, page.title, page.text[:_LONGEST_CITED])
+        yield CitationAdded(start, self._length, page.url, page.title, one_line(page.text[:_LONGEST_CITED]))
 
 
 def _link_end(text: str, at: int) -> int | None:

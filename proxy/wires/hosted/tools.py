@@ -22,9 +22,13 @@ _MOST_PAGES: Final = 50
 _LONGEST_URL: Final = 2048
 _LONGEST_TITLE: Final = 300
 _LONGEST_DATE: Final = 40
-_LISTS: Final = ("results", "organic", "items", "data")
+_LISTS: Final = ("results", "organic", "items", "data", "result")
 """The members of a search's result in which there is the list of pages."""
-_URL: Final = re.compile(r"https?://[^\s\"'<>()\[\]{}\\]{1,2048}")
+_URL: Final = re.compile(r"https?://[^\s\"'<>()\[\]{}\\]+")
+_ACTING: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]"
+)
+"""Characters that act in a terminal or turn a line around. Those that join emoji and letters do not."""
 _CONTEXT_SIZES: Final[Mapping[str, int]] = {"low": 3, "medium": 6, "high": 10}
 """How many results a search gives for each ``search_context_size``."""
 
@@ -139,7 +143,8 @@ def found_pages(result: ToolResult) -> list[FoundPage]:
     else:
         for match in _URL.finditer(result.content):
             url = match[0].rstrip(".,;:!?")
-            found.setdefault(url, FoundPage(url, url))
+            if _is_address(url):
+                found.setdefault(url, FoundPage(url, url))
             if len(found) == _MOST_PAGES:
                 break
     return list(found.values())
@@ -147,11 +152,24 @@ def found_pages(result: ToolResult) -> list[FoundPage]:
 
 def _page(entry: Mapping[str, Any]) -> FoundPage | None:
     url = _first(entry, ("url", "link", "href"))
-    if not url.startswith(("https://", "http://")) or len(url) > _LONGEST_URL:
+    if not _is_address(url):
         return None
-    title = _first(entry, ("title", "name"))[:_LONGEST_TITLE]
+    title = one_line(_first(entry, ("title", "name"))[:_LONGEST_TITLE])
     text = _first(entry, ("text", "content", "snippet", "description"))
-    return FoundPage(url, title or url, text, _first(entry, ("date", "page_age"))[:_LONGEST_DATE])
+    date = one_line(_first(entry, ("date", "page_age"))[:_LONGEST_DATE])
+    return FoundPage(url, title or url, text, date)
+
+
+def _is_address(url: str) -> bool:
+    """Return whether a text is a page's whole address, with no character that could act where it is shown."""
+    if not url.startswith(("https://", "http://")) or len(url) > _LONGEST_URL:
+        return False
+    return not any(map(str.isspace, url)) and _ACTING.search(url) is None
+
+
+def one_line(text: str) -> str:
+    """Return the text of a page on one line, without characters that act where it is shown."""
+    return " ".join(_ACTING.sub(" ", text).split())
 
 
 def _first(entry: Mapping[str, Any], names: tuple[str, ...]) -> str:

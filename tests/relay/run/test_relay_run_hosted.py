@@ -38,6 +38,7 @@ async def test_domains_reach_the_search() -> None:
     use, result, _ = answer.json["content"]
     assert use["input"] == SEARCH
     assert result["content"] == {"type": "web_search_tool_result_error", "error_code": "unavailable"}
+    assert "server_tool_use" not in answer.json["usage"]
 
 
 async def test_a_failed_search_of_responses() -> None:
@@ -52,17 +53,63 @@ async def test_a_failed_search_of_responses() -> None:
     assert "no answer of" in models["gpt-4o-mini"].results[0]
 
 
+async def test_a_person_approves_the_search_within_its_domains() -> None:
+    """The call that waits for an approval has the domains of the declaration, not those of the model."""
+    calls = {"web_search": {**SEARCH, "allowed_domains": ["evil.example"]}}
+    needed: dict[str, Any] = {"policy": {"approve": ("web__search",)}, "approvals": {"enabled": True}}
+    async with serving_models(calls, native=(), hosts_search=True, **needed) as (proxy, _):
+        tool = {**OF_MESSAGES, "allowed_domains": ["en.wikipedia.org"]}
+        answer = await proxy.ask(asked(MESSAGES, tool), HEADERS, path=MESSAGES)
+    (block,) = answer.json["content"]
+    assert '"allowed_domains":["en.wikipedia.org"]' in block["text"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_json_answer_stays_one_block(stream: bool) -> None:
+    """A JSON answer is not cut into blocks, also if there is a link in one of its texts."""
+    said = json.dumps({"river": "the [Havel](https://en.wikipedia.org/wiki/Havel), too"})
+    schema = {
+        "type": "object",
+        "properties": {"river": {"type": "string"}},
+        "required": ["river"],
+        "additionalProperties": False,
+    }
+    form: dict[str, Any] = {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
+    async with serving_models(CALLS, native=(), hosts_search=True) as (proxy, models):
+        models["gpt-4o-mini"].answer = said
+        answer = await proxy.ask(asked(MESSAGES, OF_MESSAGES, stream=stream, **form), HEADERS, path=MESSAGES)
+    assert b"web_search_result_location" not in answer.body
+    if stream:
+        assert answer.body.count(b'"content_block":{"type":"text"') == 1
+    else:
+        assert [b["text"] for b in answer.json["content"] if b["type"] == "text"] == [said]
+
+
+async def test_a_forced_search_beside_a_function_of_its_name() -> None:
+    """A choice of the provider's search means the server tool, also beside a function of that name."""
+    tools = [{"type": "function", "name": "web_search", "parameters": {"type": "object", "properties": {}}}]
+    body = asked(RESPONSES, {"type": "web_search"}, tool_choice={"type": "web_search"})
+    body["tools"] += tools
+    async with serving_models({"web__search": SEARCH}, native=(), hosts_search=True) as (proxy, models):
+        answer = await proxy.ask(body, path=RESPONSES)
+        first, *_ = models["gpt-4o-mini"].asked
+    assert [item["type"] for item in answer.json["output"]] == ["web_search_call", "message"]
+    assert first.payload["tool_choice"] == {"type": "function", "function": {"name": "web__search"}}
+
+
 async def test_max_uses() -> None:
     """Calls beyond max_uses do not run, cost nothing, and are told to client and model."""
     async with serving_models(CALLS, native=(), hosts_search=True) as (proxy, models):
         models["gpt-4o-mini"].repeats = 3
         tool = {**OF_MESSAGES, "max_uses": 2}
         answer = await proxy.ask(asked(MESSAGES, tool), HEADERS, path=MESSAGES)
+        decisions = [row.decision for row in (await proxy.only_run()).invocations]
     found = [block["content"] for block in answer.json["content"] if block["type"].endswith("_result")]
     assert sum(isinstance(content, list) for content in found) == 2
     assert {"type": "web_search_tool_result_error", "error_code": "max_uses_exceeded"} in found
     assert answer.json["usage"]["server_tool_use"] == {"web_search_requests": 2}
     assert any("allows 2 calls of web_search" in result for result in models["gpt-4o-mini"].results)
+    assert decisions.count("refused: max_uses of the request") == 1
 
 
 @pytest.mark.parametrize(
@@ -191,6 +238,13 @@ def test_limits_that_a_tool_cannot_apply() -> None:
             "See https://a.example/x, and (https://b.example).",
             [("https://a.example/x",) * 2, ("https://b.example",) * 2],
         ),
+        ('{"result": [{"url": "https://a.example/"}]}', [("https://a.example/",) * 2]),
+        (
+            '[{"url": "https://a.example/", "title": " \\u001b[2JA\\u202e\\nB \U0001f469\u200d\U0001f4bb"}]',
+            [("https://a.example/", "[2JA B \U0001f469\u200d\U0001f4bb")],
+        ),
+        ('[{"url": "https://a.example/\\u001b[2J"}, {"url": "https://a.example/ b"}]', []),
+        (f"https://a.example/{'x' * 2048} https://a.example/\x1b", []),
         ('{"results": "none"}', []),
         ("nothing", []),
     ],

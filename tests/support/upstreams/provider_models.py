@@ -128,12 +128,13 @@ async def serving_models(
     *,
     native: Sequence[str] | None = None,
     hosts_search: bool = False,
+    **sections: Any,
 ) -> AsyncIterator[tuple[Proxy, Mapping[str, ProviderModel]]]:
     """Run a proxy with the probe tools in front of all models, each of which makes these calls.
 
     ``also`` are further names that clients use, each with the name of its model; ``native`` are the types of
     tools that all of them are said to know.  With ``hosts_search`` the proxy runs the provider's search that
-    clients declare, with the recorded answers of the demo.
+    clients declare, with the recorded answers of the demo.  ``sections`` are further settings.
     """
     models = {name: ProviderModel(served, calls) for name, served in SERVED.items()}
     tables = [
@@ -150,7 +151,7 @@ async def serving_models(
     waiting = iter(models.values())
     allow = ("core__*", "probe_tools__*", *(["web__search"] if hosts_search else []))
     searching = SEARCHING if hosts_search else None
-    config = make_config(*tables, allow=allow, modules=("probe_tools",), tools=searching)
+    config = make_config(*tables, allow=allow, modules=("probe_tools",), tools=searching, **sections)
     http = RecordedHttpClient(packaged_fixtures() / "http").client if hosts_search else None
     async with running(config, Overrides(wrap_upstream=lambda _: next(waiting), http=http)) as proxy:
         yield proxy, models

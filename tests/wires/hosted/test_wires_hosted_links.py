@@ -5,7 +5,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.base.events import CitationAdded, TextDelta
+from proxy.base.events import CitationAdded, Frame, TextDelta, Usage, UsageReported
+from proxy.wires.crossed_links import LinkingReader
 from proxy.wires.hosted.links import LinkFinder
 from proxy.wires.hosted.tools import FoundPage
 
@@ -75,3 +76,28 @@ def test_many_links_are_cited_up_to_a_bound() -> None:
     """No more than 1,000 links are cited."""
     _, found = read(["[b](https://b.example)" * 1100])
     assert len(found) == 1000
+
+
+class Reading:
+    """A reader whose every chunk is a piece of text, with the usage so far, as some servers send it."""
+
+    def feed(self, chunk: bytes, *, most: int = 0, large: bool = False) -> list[Frame]:
+        return [Frame(b"", None, (TextDelta(chunk.decode()), UsageReported(Usage(1, 1, 2))))]
+
+
+def test_usage_between_the_pieces_of_a_link() -> None:
+    """Usage that comes with each piece of the text does not cut a link."""
+    reader = LinkingReader(Reading(), PAGES)  # type: ignore[arg-type]  # It only feeds.
+    whole = b"See [b](https://b.example)."
+    frames = [frame for at in range(len(whole)) for frame in reader.feed(whole[at : at + 1])]
+    events = [event for frame in frames for event in frame.events]
+    assert "".join(event.text for event in events if isinstance(event, TextDelta)).encode() == whole
+    assert [event.url for event in events if isinstance(event, CitationAdded)] == ["https://b.example"]
+
+
+def test_what_a_page_says_is_one_line() -> None:
+    """The text that a citation repeats has no character that acts in a terminal."""
+    pages = {"https://b.example": FoundPage("https://b.example", "B", "a\x1b[2J\n\u202eb")}
+    *_, cited = LinkFinder(pages).take("[b](https://b.example)")
+    assert isinstance(cited, CitationAdded)
+    assert cited.cited == "a [2J b"
