@@ -33,7 +33,7 @@ def with_hosted(ask: Ask, route: Route, request: ClientRequest, serving: Mapping
     if not served:
         return request
     tools = [tool for tool, _ in served.values()]
-    names = {tool.declared.get("name") for tool in tools}
+    names = [tool.declared.get("name") for tool in tools]  # They may be of any type.
     changes: dict[str, Any] = {
         "chosen": request.chosen.serving(served),
         "declared": [name for name in request.declared if name not in names],

@@ -16,7 +16,7 @@ from proxy.base.conversation import Conversation, Message
 from proxy.base.events import ResultImage, ToolCall
 from proxy.records.rows import MessageRecord
 from proxy.wires.client_port import ClientRequest
-from proxy.wires.crossed_links import LinkingReader
+from proxy.wires.crossed_links import LinkingPort
 from proxy.wires.crossed_texts import crossed_reader
 from proxy.wires.crossing.exact import read_exactly
 from proxy.wires.crossing.ledger import Ledger, Written
@@ -24,12 +24,10 @@ from proxy.wires.crossing.native_turns import NativeTurns
 from proxy.wires.crossing.reasoning import asks_for_reasoning
 from proxy.wires.crossing.translation import Translation
 from proxy.wires.dialect import Dialect
-from proxy.wires.hosted.tools import FoundPage
 from proxy.wires.profile import Profile
 from proxy.wires.turn.edits import AppendedTurn, Edits, RestoredMessages, is_too_long_error
 from proxy.wires.upstream_port import (
     BodyEditor,
-    CitingPort,
     Mask,
     RequestBody,
     ResponseChain,
@@ -40,12 +38,10 @@ from proxy.wires.upstream_port import (
 )
 from proxy.wires.wire import Wire
 
-_MOST_PAGES = 1000
-"""The most pages that the answers of one request cite."""
 _Keep = Callable[[Edits, bytes, Sequence[SuspendedCall], Mask], bytes]
 
 
-class Crossing(UpstreamPort, CitingPort):
+class Crossing(LinkingPort, UpstreamPort):
     """The port of an upstream whose dialect is not the client's, for one request."""
 
     def __init__(
@@ -65,16 +61,11 @@ class Crossing(UpstreamPort, CitingPort):
         self._strict = strict
         self._client = client
         self._upstream = upstream
-        self._request = request
+        super().__init__(request)
         self._model = request.model
         self._max_tokens: int | None = None
         self._body: _CrossedBody | None = None
         self._editor: BodyEditor | None = None
-        self._pages: dict[str, FoundPage] = {}
-
-    def cite(self, pages: Sequence[FoundPage]) -> None:
-        for page in pages[: _MOST_PAGES - len(self._pages)]:
-            self._pages[page.url] = page
 
     def ask_for(self, model: str, max_tokens: int | None = None) -> None:
         """Set the upstream's own name of the model, and the token limit to send if the client sets none.
@@ -110,10 +101,7 @@ class Crossing(UpstreamPort, CitingPort):
         reader = self.turn_reader(
             declared, lambda name: is_hidden(renamed.get(name, name)), max_argument_bytes
         )
-        # A citation would cut a JSON answer of Messages into blocks that are no JSON.
-        if self._pages and not self._request.wants_json:
-            reader = LinkingReader(reader, self._pages)
-        return crossed_reader(reader, self._client.encoder(self._request), renamed)
+        return crossed_reader(self.linking(reader), self._client.encoder(self._request), renamed)
 
     def write_turn(self, message: Message) -> bytes:
         """Write a turn of a model as the reader of the upstream's dialect would return it."""

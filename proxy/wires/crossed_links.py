@@ -1,13 +1,34 @@
 """A reader of another dialect's turn that cites the pages to which the model links."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import structs
 
 from proxy.base.events import Frame, TextDelta, TurnEvent, UsageReported
+from proxy.wires.client_port import ClientRequest
 from proxy.wires.hosted.links import LinkFinder
 from proxy.wires.hosted.tools import FoundPage
-from proxy.wires.upstream_port import ForwardingReader, TurnReader
+from proxy.wires.upstream_port import CitingPort, ForwardingReader, TurnReader
+
+_MOST_PAGES = 1000
+"""The most pages that the answers of one request cite."""
+
+
+class LinkingPort(CitingPort):
+    """A port of an upstream whose turns are encoded anew for the client of a ``request``."""
+
+    def __init__(self, request: ClientRequest) -> None:
+        self._request = request
+        self._pages: dict[str, FoundPage] = {}
+
+    def cite(self, pages: Sequence[FoundPage]) -> None:
+        for page in pages[: _MOST_PAGES - len(self._pages)]:
+            self._pages[page.url] = page
+
+    def linking(self, reader: TurnReader) -> TurnReader:
+        """Return the reader of a turn whose links are citations, too, if there are pages to cite."""
+        # A citation would cut a JSON answer of Messages into blocks that are no JSON.
+        return LinkingReader(reader, self._pages) if self._pages and not self._request.wants_json else reader
 
 
 class LinkingReader(ForwardingReader):

@@ -198,6 +198,7 @@ async def test_the_tool_as_it_is_loaded() -> None:
     assert spec.redaction is not None
     shown = redact_output({"results": [FOUND]}, spec.redaction)
     assert shown == {"results": [{name: FOUND[name] for name in ("url", "title", "date")}]}
+    spec.validate({"query": "x", "allowed_domains": ["a.example"] * 100})  # As many as OpenAI's search takes.
     for arguments in ({}, {"query": ""}, {"query": "x" * 2001}, {"query": "x", "allowed_domains": ["a b"]}):
         with pytest.raises(ArgumentsInvalid):
             spec.validate(arguments)

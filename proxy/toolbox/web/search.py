@@ -23,7 +23,8 @@ from proxy.tools.providers.function import tool
 _CACHE_S: Final = 300.0
 _FEW: Final = 6
 """How many results a search gives if the model does not say."""
-_MOST_DOMAINS: Final = 64
+_MOST_DOMAINS: Final = 100
+"""As many as OpenAI's search takes."""
 _LONGEST_URL: Final = 2048
 _LONGEST_TITLE: Final = 300
 _LONGEST_TEXT: Final = 2000

@@ -4,6 +4,7 @@ A dialect's folder says how it declares them, and which items or blocks show the
 (``responses/own_items/hosted.py``, ``anthropic/hosted.py``); here is what the dialects share.
 """
 
+import contextlib
 import re
 from collections.abc import Mapping
 from typing import Any, Final, Literal
@@ -19,6 +20,9 @@ HostedKind = Literal["web_search"]
 """The kinds of tools that can be served; each is also the name by which models call it."""
 
 _MOST_PAGES: Final = 50
+_MOST_DOMAINS: Final = 100
+"""As many as OpenAI's search takes."""
+_LONGEST_HOST: Final = 253
 _LONGEST_URL: Final = 2048
 _LONGEST_TITLE: Final = 300
 _LONGEST_DATE: Final = 40
@@ -94,12 +98,15 @@ def web_search(
         if value is None or value == []:
             continue
         field = f"{at}.{within}{name}"
-        if not isinstance(value, list) or not all(isinstance(one, str) and one for one in value):
-            raise RequestError(400, f"{field} must be a list of domains.", param=field)
+        fits = isinstance(value, list) and len(value) <= _MOST_DOMAINS
+        if not fits or not all(isinstance(one, str) and one for one in value):
+            raise RequestError(
+                400, f"{field} must be a list of at most {_MOST_DOMAINS} domains.", param=field
+            )
         bound[name] = [_domain(one) for one in value]
         limits[name] = field
     if size is not None:
-        if size not in _CONTEXT_SIZES:
+        if not isinstance(size, str) or size not in _CONTEXT_SIZES:
             field = f"{at}.search_context_size"
             raise RequestError(400, f"{field} must be low, medium or high.", param=field)
         bound["max_results"] = _CONTEXT_SIZES[size]
@@ -109,8 +116,12 @@ def web_search(
 
 
 def _domain(value: str) -> str:
-    """Return a domain without a scheme, which some clients write."""
-    return re.sub(r"^https?://", "", value)
+    """Return a domain in the form of the DNS, without a scheme, which some clients write."""
+    host, slash, path = re.sub(r"^https?://", "", value).partition("/")
+    if not host.isascii() and len(host) <= _LONGEST_HOST:
+        with contextlib.suppress(UnicodeError):  # The server tool says what is wrong with it.
+            host = host.encode("idna").decode()
+    return host + slash + path
 
 
 class FoundPage(Struct, frozen=True):

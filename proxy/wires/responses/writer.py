@@ -244,8 +244,7 @@ class ResponsesStreamWriter(StreamWriter, FastWriter):
 
     def _note_lifecycle(self, kind: str, payload: Mapping[str, Any]) -> None:
         response = payload.get("response")
-        if not isinstance(response, dict):
-            response = {}
+        response = response if isinstance(response, dict) else {}
         if "tools" in response:
             self._tools_said = {"tools": response["tools"]}
         self._public_id = self._public_id or event_response_id(payload)
@@ -491,6 +490,9 @@ class ResponsesStreamWriter(StreamWriter, FastWriter):
             return b"" if self._done_seen else END_MARK
         self._sum_usage()
         out = b"".join(self._end(key, opened.so_far()) for key, opened in list(self._open.items()))
+        for index, begun in self._hosted.values():
+            item = self._output[index] = {**begun, "status": "failed"}
+            out += b"".join(map(self._emit, end_events(item, index)))
         out += error_event(message, type=type, code=code, sequence_number=self._sequence)
         self._sequence += 1
         error = {"code": code or type, "message": message}

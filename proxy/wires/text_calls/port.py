@@ -7,6 +7,7 @@ from typing import Any
 from proxy.base.conversation import Conversation
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.crossed import Crossing
+from proxy.wires.crossed_links import LinkingPort
 from proxy.wires.crossed_reader import CrossedReader
 from proxy.wires.crossing.exact import read_exactly
 from proxy.wires.crossing.translation import Translation
@@ -107,7 +108,7 @@ class _ReadingCrossing(Crossing):
         )
 
 
-class _PromptedPort(UpstreamPort):
+class _PromptedPort(LinkingPort, UpstreamPort):
     """The port of an upstream whose models find their tools in the prompt."""
 
     def __init__(
@@ -120,9 +121,9 @@ class _PromptedPort(UpstreamPort):
         *,
         strict: bool = False,
     ) -> None:
+        super().__init__(request)
         self._client = client
         self._upstream = upstream
-        self._request = request
         self._reading = reading
         self._profile = profile
         self._strict = strict
@@ -159,7 +160,7 @@ class _PromptedPort(UpstreamPort):
             self._client,
             reads=not self._request.tools_forbidden,
         )
-        return CrossedReader(reader, self._client.encoder(self._request), {})
+        return CrossedReader(self.linking(reader), self._client.encoder(self._request), {})
 
     def _asked(self) -> Conversation | None:
         if self._body is None or self._editor is None:

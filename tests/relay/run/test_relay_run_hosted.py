@@ -169,6 +169,7 @@ async def test_a_search_that_sees_only_a_store() -> None:
     [
         ({**OF_MESSAGES, "allowed_domains": "a.example"}, "tools[0].allowed_domains"),
         ({**OF_MESSAGES, "blocked_domains": [1]}, "tools[0].blocked_domains"),
+        ({**OF_MESSAGES, "allowed_domains": ["a.example"] * 101}, "tools[0].allowed_domains"),
         ({**OF_MESSAGES, "max_uses": 0}, "tools[0].max_uses"),
     ],
 )
@@ -178,6 +179,30 @@ async def test_odd_declarations(tool: Mapping[str, Any], param: str) -> None:
         answer = await proxy.ask(asked(MESSAGES, tool), HEADERS, path=MESSAGES)
     assert answer.status == 400
     assert param in answer.json["error"]["message"]
+
+
+@pytest.mark.parametrize("size", [["low"], {}, 3, "huge"])
+async def test_odd_context_sizes(size: Any) -> None:
+    """A search_context_size that is none of the three is a 400, whatever its type."""
+    async with serving_models(CALLS, native=(), hosts_search=True) as (proxy, _):
+        answer = await proxy.ask(
+            asked(RESPONSES, {"type": "web_search", "search_context_size": size}), path=RESPONSES
+        )
+    assert (answer.status, answer.error["param"]) == (400, "tools[0].search_context_size")
+
+
+async def test_odd_names() -> None:
+    """A name that is no text fails nothing: a search of Responses has no name."""
+    async with serving_models(CALLS, native=(), hosts_search=True) as (proxy, _):
+        answer = await proxy.ask(asked(RESPONSES, {"type": "web_search", "name": ["x"]}), path=RESPONSES)
+    assert [item["type"] for item in answer.json["output"]] == ["web_search_call", "message"]
+
+
+def test_domains_in_the_form_of_the_dns() -> None:
+    """Domains lose their scheme and get the form that searches take; what has no such form stays."""
+    given = ["https://b\u00fccher.example/a", "a.example", "\u00fc..example", "\u00fc" * 300]
+    found = web_search("tools[0]", {}, allowed=given).bound["allowed_domains"]
+    assert found == ["xn--bcher-kva.example/a", "a.example", *given[2:]]
 
 
 async def test_a_forged_block_is_no_search() -> None:

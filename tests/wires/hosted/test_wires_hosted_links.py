@@ -1,14 +1,22 @@
 """Links to found pages in a text that comes in any pieces."""
 
 import itertools
+import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.base.events import CitationAdded, Frame, TextDelta, Usage, UsageReported
+from proxy.wires.anthropic.wire import AnthropicWire
+from proxy.wires.chat.wire import ChatWire
 from proxy.wires.crossed_links import LinkingReader
 from proxy.wires.hosted.links import LinkFinder
 from proxy.wires.hosted.tools import FoundPage
+from proxy.wires.text_calls.port import text_call_port
+from proxy.wires.text_calls.rules import TextCallRules
+from proxy.wires.text_calls.table import FORMS
+from proxy.wires.upstream_port import CitingPort
 
 PAGES = {
     url: FoundPage(url, f"Title of {url}", "x" * 400)
@@ -101,3 +109,22 @@ def test_what_a_page_says_is_one_line() -> None:
     *_, cited = LinkFinder(pages).take("[b](https://b.example)")
     assert isinstance(cited, CitationAdded)
     assert cited.cited == "a [2J b"
+
+
+@pytest.mark.parametrize("prompt", [False, True])
+def test_models_that_write_calls_into_their_text(prompt: bool) -> None:
+    """An answer from which calls are read is cited as well, also if its tools were in the prompt."""
+    client, upstream = AnthropicWire(), ChatWire()
+    asked = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hm?"}]}
+    request = client.parse(asked)
+    rules = TextCallRules(FORMS["hermes"], prompt=prompt)
+    port = text_call_port(client, upstream, request, rules, lambda facts: None)
+    assert isinstance(port, CitingPort)
+    port.editor(json.dumps(asked).encode(), request).render()
+    port.cite(list(PAGES.values()))
+    message = {"role": "assistant", "content": "See [b](https://b.example)."}
+    reply = {"id": "c", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+    frame = port.reader((), lambda name: False, 8192).read_reply(json.dumps(reply).encode())
+    blocks = json.loads(frame.raw)["content"]
+    assert [block["text"] for block in blocks] == ["See ", "[b](https://b.example)", "."]
+    assert blocks[1]["citations"][0]["url"] == "https://b.example"

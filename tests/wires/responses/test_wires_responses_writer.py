@@ -25,8 +25,10 @@ from responses_script import (
 )
 
 from proxy.base.errors import FrameTooLarge
-from proxy.base.events import FinishReason, ToolResult
+from proxy.base.events import FinishReason, ToolCall, ToolResult
+from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientView, Trace
+from proxy.wires.hosted.tools import HostedTool
 
 DONE = b"data: [DONE]\n\n"
 CALL = function_call("call_h", OURS, '{"zone":"UTC"}')
@@ -598,6 +600,18 @@ def test_a_failure_ends_what_is_open() -> None:
     assert item["status"] == "incomplete"
     assert item["content"][0]["text"] == "Noon and more"
     assert read.response["usage"]["output_tokens"] == 2
+
+
+def test_a_failure_ends_a_search() -> None:
+    """A search that was running when the run failed is an item that failed, in its events and at the end."""
+    shown = ShownTools(hosted={OURS: HostedTool("web_search", "tools[0]", {})})
+    writer = WIRE.writer(WIRE.parse(ASK), ClientView("m", hides(), shown=shown))
+    out = play(turn(CALL), writer).out + writer.turn_ended("hidden")
+    out += writer.tool_started(ToolCall("call_h", OURS, "{}", 0), {"query": "rivers"})
+    out += writer.fail("It broke.", type="server_error", code="internal_error")
+    read = check_response_stream(out)
+    (item,) = read.response["output"]
+    assert (item["type"], item["status"]) == ("web_search_call", "failed")
 
 
 def test_a_failure_of_a_first_turn() -> None:
