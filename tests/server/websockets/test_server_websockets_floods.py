@@ -136,7 +136,8 @@ async def test_others_are_served_while_one_client_sends_without_end(frames_by_tu
             attack.transport.abort()
             with suppress(ConnectionError):
                 await flooding
-    assert max(frames_by_turn.values()) <= 2 * MOST_A_TURN
+    # A turn may go on with what waits, read what has come, and see the other connection or an end.
+    assert max(frames_by_turn.values()) <= 3 * MOST_A_TURN
 
 
 async def test_fragments_take_little_more_memory_than_their_message(monkeypatch: pytest.MonkeyPatch) -> None:
