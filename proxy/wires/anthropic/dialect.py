@@ -11,6 +11,7 @@ import orjson
 from msgspec.structs import replace
 
 from proxy.base.errors import RequestError
+from proxy.wires.anthropic.typed_tools.table import TYPED_TOOLS
 from proxy.wires.dialect import (
     Credential,
     Dialect,
@@ -244,10 +245,7 @@ ANTHROPIC: Final = Dialect(
     ),
     # ``code_execution`` may keep files in its container and reach other hosts.
     tools=(
-        *(
-            HostedTool(kind, repeatable=True)
-            for kind in ("bash", "text_editor", "memory", "browser", "web_fetch")
-        ),
+        *(HostedTool(kind, repeatable=True) for kind in (*TYPED_TOOLS, "browser", "web_fetch")),
         HostedTool("advisor_", chooses_model=True),
     ),
 )

@@ -17,6 +17,7 @@ from proxy.wires.dialect import (
     UsageFields,
 )
 from proxy.wires.openai.dialect import SHARED, error_body, read_error
+from proxy.wires.responses.typed_tools.table import NAMESPACE, TYPED_TOOLS
 from proxy.wires.stream.sse import encode_event
 
 
@@ -64,11 +65,9 @@ RESPONSES: Final = replace(
     # other hosts.
     tools=(
         *SHARED.tools,
-        *(
-            HostedTool(kind, repeatable=True)
-            for kind in ("namespace", "computer", "local_shell", "apply_patch", "tool_search")
-        ),
-        HostedTool("shell", repeatable=True, placed_by="environment"),
+        *(HostedTool(tool.type, repeatable=True, placed_by=tool.placed_by) for tool in TYPED_TOOLS),
+        HostedTool(NAMESPACE, repeatable=True),
+        HostedTool("computer", repeatable=True),
         HostedTool("image_generation", repeatable=True, chooses_model=True),
     ),
 )

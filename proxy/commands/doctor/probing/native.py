@@ -10,6 +10,8 @@ from typing import Any, Final
 from msgspec import Struct
 
 from proxy.commands.doctor.probing.exchange import Reply
+from proxy.wires.anthropic.typed_tools import table as messages
+from proxy.wires.responses.typed_tools.table import ADDITIONAL_TOOLS, NAMESPACE, TYPED_TOOLS
 
 _CITY: Final = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 _ASKED: Final = {"role": "user", "content": "Call the tool now: list the files, or ask about Paris."}
@@ -50,7 +52,7 @@ def _is_call(part: Mapping[str, Any]) -> bool:
 
 def _responses(kind: str, made: Mapping[str, str], **members: Any) -> NativeQuestion:
     tool = {"type": kind, **members}
-    if kind == "additional_tools":
+    if kind == ADDITIONAL_TOOLS:
         # Without tools in the request no call can be forced.
         return NativeQuestion("responses", kind, {"input": [{**tool, "role": "developer"}, _ASKED]}, made)
     tools = [tool]
@@ -60,30 +62,22 @@ def _responses(kind: str, made: Mapping[str, str], **members: Any) -> NativeQues
     return NativeQuestion("responses", kind, more, made)
 
 
-def _messages(kind: str, name: str) -> NativeQuestion:
-    more = {"tools": [{"type": kind, "name": name}], "tool_choice": {"type": "any"}, "messages": [_ASKED]}
-    return NativeQuestion("anthropic", kind.rpartition("_")[0], more, {"type": "tool_use", "name": name})
+def _messages(kind: str, tool: messages.TypedTool) -> NativeQuestion:
+    tools = [{"type": tool.type, "name": tool.name}]
+    more = {"tools": tools, "tool_choice": {"type": "any"}, "messages": [_ASKED]}
+    return NativeQuestion("anthropic", kind, more, {"type": "tool_use", "name": tool.name})
 
 
 _FUNCTION: Final = {"type": "function", "name": "get_weather", "parameters": _CITY, "strict": False}
 
 NATIVE_QUESTIONS: Final = (
     _responses(
-        "namespace", {"type": "function_call", "namespace": "weather"},
+        NAMESPACE, {"type": "function_call", "namespace": "weather"},
         name="weather", description="The weather.", tools=[_FUNCTION],
     ),
-    _responses("additional_tools", {"type": "function_call", "name": "get_weather"}, tools=[_FUNCTION]),
-    _responses("custom", {"type": "custom_tool_call"}, name="say", description="Says a text."),
-    _responses("local_shell", {"type": "local_shell_call"}),
-    _responses("shell", {"type": "shell_call"}, environment={"type": "local"}),
-    _responses("apply_patch", {"type": "apply_patch_call"}),
-    _responses(
-        "tool_search", {"type": "tool_search_call"},
-        execution="client", description="Finds more tools.", parameters=_CITY,
-    ),
-    _messages("bash_20250124", "bash"),
-    _messages("text_editor_20250728", "str_replace_based_edit_tool"),
-    _messages("memory_20250818", "memory"),
+    _responses(ADDITIONAL_TOOLS, {"type": "function_call", "name": "get_weather"}, tools=[_FUNCTION]),
+    *(_responses(tool.type, {"type": tool.call}, **tool.example) for tool in TYPED_TOOLS),
+    *(_messages(kind, tool) for kind, tool in messages.TYPED_TOOLS.items()),
     NativeQuestion(
         "chat", "custom",
         {

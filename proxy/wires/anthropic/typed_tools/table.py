@@ -7,13 +7,11 @@ So only the declaration is replaced. Sources: the types of anthropic 2.14.0; Ant
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from proxy.base.errors import RequestError
 from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions
 from proxy.wires.typed_tools.shapes import check_members
-
-_TYPE: Final = re.compile(r"(bash|text_editor|memory)_\d{8}")
 
 
 def _schema(properties: Mapping[str, Any], *required: str) -> dict[str, Any]:
@@ -43,8 +41,23 @@ _EDITING: Final = {
     "insert_text": _string("For insert: the text to insert."),
 }
 
-TYPED_TOOLS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
-    "bash": (
+
+class TypedTool(NamedTuple):
+    """One type of tool, as a function.
+
+    ``type`` is its newest type and ``name`` the name that it has; ``description`` and ``parameters`` are what
+    the model is told of the function.
+    """
+
+    type: str
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+TYPED_TOOLS: Final[Mapping[str, TypedTool]] = {
+    "bash": TypedTool(
+        "bash_20250124", "bash",
         "Run a command in a bash session that stays open, and return its output.",
         _schema(
             {
@@ -53,13 +66,15 @@ TYPED_TOOLS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
             }
         ),
     ),
-    "text_editor": (
+    "text_editor": TypedTool(
+        "text_editor_20250728", "str_replace_based_edit_tool",
         "View, create and edit files.",
         _schema(
             {"command": _commands("view", "create", "str_replace", "insert"), **_EDITING}, "command", "path"
         ),
     ),
-    "memory": (
+    "memory": TypedTool(
+        "memory_20250818", "memory",
         "Keep notes in files below /memories that later conversations can read. Look there before you begin.",
         _schema(
             {
@@ -71,9 +86,10 @@ TYPED_TOOLS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
             "command",
         ),
     ),
-}
-"""The beginning of a type → what the model is told of the function, and its arguments. None of it runs at
-the proxy or at an upstream, so a request with such a tool may be sent twice."""
+}  # fmt: skip
+"""The tools by the beginning of their type. Clients run them, so a request with one may run twice."""
+
+_TYPE: Final = re.compile(rf"(?:{'|'.join(TYPED_TOOLS)})_\d{{8}}")
 
 DECLARED: Final = {
     "name": str, "max_characters": int, "cache_control": {"type": str, "ttl": str},
@@ -122,6 +138,6 @@ def _function(tool: Mapping[str, Any], kind: str, native: Sequence[str], place: 
     check_members(tool, DECLARED, place)
     if not tool.get("name"):
         raise RequestError(400, f"{place}.name must be a name.", param=f"{place}.name")
-    description, schema = TYPED_TOOLS[family]
+    typed = TYPED_TOOLS[family]
     kept = {name: value for name, value in tool.items() if name not in _ONLY_TYPED}
-    return {**kept, "description": description, "input_schema": schema}
+    return {**kept, "description": typed.description, "input_schema": typed.parameters}

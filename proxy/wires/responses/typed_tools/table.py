@@ -52,7 +52,9 @@ class TypedTool:
     events between its beginning and its end, from the members of the whole call; those with an ``item_id``
     get the item's. ``is_local`` returns whether the client runs a tool that is declared so. ``statuses`` are
     those that the item may have. ``declared``, ``called`` and ``returned`` are the shapes of the members of a
-    declaration, of a call and of an output.
+    declaration, of a call and of an output. ``example`` are the members of a declaration, with which
+    ``doctor`` asks. A request with such a tool may run twice, unless the member ``placed_by`` says that the
+    provider runs the tool.
     """
 
     type: str
@@ -68,6 +70,8 @@ class TypedTool:
     called: Mapping[str, Shape]
     returned: Mapping[str, Shape]
     declared: Mapping[str, Shape] = field(default_factory=dict)
+    example: Mapping[str, Any] = field(default_factory=dict)
+    placed_by: str | None = None
     events: Callable[[Members], Sequence[Members]] = lambda members: ()
     is_local: Callable[[Mapping[str, Any]], bool] = lambda tool: True
     statuses: frozenset[str] = frozenset({"in_progress", "completed", "incomplete"})
@@ -203,6 +207,15 @@ _STRINGS: Final = {"type": "array", "items": {"type": "string"}}
 
 TYPED_TOOLS: Final[Sequence[TypedTool]] = (
     TypedTool(
+        CUSTOM, "custom_tool_call", "custom_tool_call_output", "ctc", "",
+        _schema({"input": {"type": "string"}}, "input"),
+        members=lambda arguments: {"input": str(arguments.get("input") or "")},
+        arguments=lambda item: {"input": item.get("input") or ""}, result=lambda item: item.get("output"),
+        opening=lambda members: {"input": ""}, events=_custom_events,
+        called={"name": str, "namespace": str, "input": str}, returned={},
+        example={"name": "say", "description": "Says a text."},
+    ),
+    TypedTool(
         "local_shell", "local_shell_call", "local_shell_call_output", "lsh",
         "Run a command on the user's computer, and return its output.",
         _schema(
@@ -237,6 +250,7 @@ TYPED_TOOLS: Final[Sequence[TypedTool]] = (
         members=_shell, arguments=_shell_arguments, result=_text_or_json,
         opening=lambda members: {"action": {"commands": [], **dict.fromkeys(_LIMITS)}},
         events=_shell_events, is_local=_is_local_shell, declared={"environment": {"type": str}},
+        example={"environment": {"type": "local"}}, placed_by="environment",
         called={"action": {"commands": [str], **dict.fromkeys(_LIMITS, int)}},
         returned={"output": [_RAN], "max_output_length": int},
     ),
@@ -275,19 +289,15 @@ TYPED_TOOLS: Final[Sequence[TypedTool]] = (
         opening=lambda members: {"arguments": {}, "execution": "client"},
         is_local=lambda tool: tool.get("execution") == "client",
         declared={"execution": ("client", "server"), "description": str, "parameters": dict},
+        example={
+            "execution": "client",
+            "description": "Finds more tools.",
+            "parameters": _schema({"query": {"type": "string"}}, "query"),
+        },
         called={"arguments": dict}, returned={"tools": [dict]},
     ),
-    TypedTool(
-        CUSTOM, "custom_tool_call", "custom_tool_call_output", "ctc", "",
-        _schema({"input": {"type": "string"}}, "input"),
-        members=lambda arguments: {"input": str(arguments.get("input") or "")},
-        arguments=lambda item: {"input": item.get("input") or ""}, result=lambda item: item.get("output"),
-        opening=lambda members: {"input": ""}, events=_custom_events,
-        called={"name": str, "namespace": str, "input": str}, returned={},
-    ),
 )  # fmt: skip
-"""What a client may declare and runs itself. None of it runs at the proxy or at an upstream, so a request
-with such a tool may be sent twice."""
+"""What a client may declare and runs itself."""
 
 
 def _names(tools: object) -> list[str]:
