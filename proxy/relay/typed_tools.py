@@ -13,7 +13,7 @@ from proxy.relay.ask import Ask
 from proxy.relay.body import Body
 from proxy.relay.routing.router import Route
 from proxy.tools.access.catalog import Selection
-from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions
+from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions, UpstreamTypes
 from proxy.wires.wire import Wire
 
 _CUSTOM: Final = "custom"
@@ -43,11 +43,12 @@ def as_functions(
         has_custom = route.wire == "responses"
         has_custom |= route.wire == "chat" and not {_CUSTOM, EVERY_TYPE}.isdisjoint(native)
         native = (_CUSTOM,) if has_custom else ()
+    upstream = UpstreamTypes(native, bool(route.wire), mixes, earlier)
     if selection.catalog.get(SEARCH_TOOLS) is not None:
-        found = wire.with_search(payload, native, crosses=bool(route.wire), mixes=mixes, earlier=earlier)
+        found = wire.with_search(payload, upstream)
         if found is not None:
             return found
-    return wire.as_functions(payload, native, crosses=bool(route.wire), mixes=mixes, earlier=earlier)
+    return wire.as_functions(payload, upstream)
 
 
 def with_functions(ask: Ask, route: Route, earlier: str = "") -> tuple[Ask, AsFunctions | None]:

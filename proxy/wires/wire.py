@@ -14,7 +14,7 @@ from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.crossing.exact import read_exactly
 from proxy.wires.hosted.tools import HostedTool
 from proxy.wires.turn.chosen import without_elements
-from proxy.wires.typed_tools.functions import AsFunctions
+from proxy.wires.typed_tools.functions import AsFunctions, UpstreamTypes
 from proxy.wires.upstream_port import BodyEditor, Mask, RequestBody, StateHabit, UpstreamPort
 
 
@@ -92,21 +92,11 @@ class Wire(UpstreamPort):
     def encoder(self, request: ClientRequest) -> TurnEncoder:
         """Return an encoder of frames in this dialect, for one turn of an upstream of another dialect."""
 
-    def as_functions(
-        self,
-        payload: Mapping[str, Any],
-        native: Sequence[str],
-        *,
-        crosses: bool,
-        mixes: bool = False,
-        earlier: str = "",
-    ) -> AsFunctions | None:
+    def as_functions(self, payload: Mapping[str, Any], upstream: UpstreamTypes) -> AsFunctions | None:
         """Return a request with functions in place of tools of special types that the client runs.
 
-        ``native`` are the types that the upstream itself understands; with ``crosses`` it speaks another
-        dialect. With ``mixes`` the model may call server tools in the same turn. ``earlier`` is what
-        :meth:`items_with_tools` has returned for the response that the request continues. Returns ``None`` if
-        nothing has to change. Raises :class:`~proxy.base.errors.RequestError`, which names the field.
+        ``upstream.earlier`` is what :meth:`items_with_tools` has returned. Returns ``None`` if nothing has to
+        change. Raises :class:`~proxy.base.errors.RequestError`, which names the field.
         """
         return None
 
@@ -117,15 +107,7 @@ class Wire(UpstreamPort):
         """
         return {}
 
-    def with_search(
-        self,
-        payload: Mapping[str, Any],
-        native: Sequence[str],
-        *,
-        crosses: bool,
-        mixes: bool = False,
-        earlier: str = "",
-    ) -> AsFunctions | None:
+    def with_search(self, payload: Mapping[str, Any], upstream: UpstreamTypes) -> AsFunctions | None:
         """Return a request whose deferred tools the model finds by the proxy's search.
 
         Return ``None`` if it declares no search, or one that the upstream runs itself. See

@@ -1,6 +1,6 @@
 """The wire of Anthropic Messages."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, cast
 
@@ -22,7 +22,7 @@ from proxy.wires.anthropic.typed_tools.table import as_functions
 from proxy.wires.anthropic.writer import AnthropicStreamWriter
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
-from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions
+from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions, UpstreamTypes
 from proxy.wires.wire import Wire
 
 
@@ -47,27 +47,10 @@ class AnthropicWire(Wire):
     write_turn = staticmethod(turn_blocks)
     masked_turn = staticmethod(masked_turn)
 
-    def with_search(
-        self,
-        payload: Mapping[str, Any],
-        native: Sequence[str],
-        *,
-        crosses: bool,
-        mixes: bool = False,
-        earlier: str = "",
-    ) -> AsFunctions | None:
-        read = partial(self.as_functions, payload, native, crosses=crosses, mixes=mixes, earlier=earlier)
-        return with_search(payload, native, read)
+    def with_search(self, payload: Mapping[str, Any], upstream: UpstreamTypes) -> AsFunctions | None:
+        return with_search(payload, upstream.native, partial(self.as_functions, payload, upstream))
 
-    def as_functions(
-        self,
-        payload: Mapping[str, Any],
-        native: Sequence[str],
-        *,
-        crosses: bool,
-        mixes: bool = False,
-        earlier: str = "",
-    ) -> AsFunctions | None:
+    def as_functions(self, payload: Mapping[str, Any], upstream: UpstreamTypes) -> AsFunctions | None:
         """See :meth:`proxy.wires.wire.Wire.as_functions`. Also raises for a ``thread`` that nobody keeps.
 
         The clients' helper for tools asks for a thread unasked, and then sends new messages alone. Most
@@ -75,14 +58,15 @@ class AnthropicWire(Wire):
         thread would lack what the client has. After this error the helper sends the whole conversation.
         Source: ``lib/threads`` of anthropic 2.14.
         """
-        if payload.get("thread") is not None and (crosses or mixes or EVERY_TYPE not in native):
+        keeps = EVERY_TYPE in upstream.native and not (upstream.crosses or upstream.mixes)
+        if payload.get("thread") is not None and not keeps:
             raise RequestError(
                 400,
                 "thread: no thread is kept of this conversation. Send all of its messages, without thread.",
                 param="thread",
                 code="thread_unsupported_request",
             )
-        return as_functions(payload, native)
+        return as_functions(payload, upstream.native)
 
     def encoder(self, request: ClientRequest) -> TurnEncoder:
         return AnthropicTurnEncoder(request.model, cast(AnthropicRequest, request).eager)

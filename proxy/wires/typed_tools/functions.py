@@ -2,9 +2,9 @@
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from proxy.base.errors import RequestError
 from proxy.base.values import value_class
@@ -23,6 +23,20 @@ _PLACE: Final = re.compile(r"\b(?:tools|input)\[\d+\]")
 """A place in a list of the request."""
 _SERVER_PREFIX: Final = "core__"
 """Names that begin so mean server tools, wherever a client declares them."""
+
+
+class UpstreamTypes(NamedTuple):
+    """What decides which tools of a request stay as the client declared them.
+
+    ``native`` are the types that the upstream itself understands; with ``crosses`` it speaks another dialect.
+    With ``mixes`` the model may call server tools in the same turn. ``earlier`` are the items that brought
+    tools to the response that the request continues, as JSON; empty for none.
+    """
+
+    native: Sequence[str] = ()
+    crosses: bool = False
+    mixes: bool = False
+    earlier: str = ""
 
 
 class TypedAnswer(Protocol):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.wires.chat.typed_tools.custom import CustomAnswer
 from proxy.wires.chat.wire import ChatWire
+from proxy.wires.typed_tools.functions import UpstreamTypes
 
 Item = dict[str, Any]
 
@@ -66,12 +67,12 @@ def test_a_request_without_custom_tools_stays() -> None:
     """Only a request with a custom tool, or a call of one, changes; and only for another dialect."""
     wire, custom = ChatWire(), {"type": "custom", "custom": {"name": "say"}}
     plain: Item = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "tool_choice": "auto"}
-    assert wire.as_functions(plain, (), crosses=True) is None
-    assert wire.as_functions({**plain, "tools": [custom]}, (), crosses=False) is None
-    assert wire.as_functions({**plain, "tools": [custom]}, ("custom",), crosses=True) is None
+    assert wire.as_functions(plain, UpstreamTypes((), crosses=True)) is None
+    assert wire.as_functions({**plain, "tools": [custom]}, UpstreamTypes((), crosses=False)) is None
+    assert wire.as_functions({**plain, "tools": [custom]}, UpstreamTypes(("custom",), crosses=True)) is None
     call = {"id": "c", "type": "custom", "custom": {"name": "say", "input": "x"}}
     said = {"role": "assistant", "tool_calls": [call]}
-    made = wire.as_functions({"model": "m", "messages": [said]}, (), crosses=True)
+    made = wire.as_functions({"model": "m", "messages": [said]}, UpstreamTypes((), crosses=True))
     assert made is not None
     (message,) = made.payload["messages"]
     assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"input": "x"}

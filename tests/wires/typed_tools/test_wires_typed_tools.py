@@ -13,6 +13,7 @@ from proxy.wires.anthropic.typed_tools.table import DECLARED as MESSAGES_DECLARE
 from proxy.wires.anthropic.wire import AnthropicWire
 from proxy.wires.responses.typed_tools.table import NAMED, TYPED_TOOLS, TypedTool
 from proxy.wires.responses.wire import ResponsesWire
+from proxy.wires.typed_tools.functions import UpstreamTypes
 from proxy.wires.typed_tools.shapes import Shape
 
 Item = dict[str, Any]
@@ -44,7 +45,7 @@ TOOLS: list[Item] = [
 def error_of(body: Item) -> tuple[str, str]:
     """Return the field and the message of the refusal of a request."""
     with pytest.raises(RequestError) as raised:
-        ResponsesWire().as_functions(body, (), crosses=True)
+        ResponsesWire().as_functions(body, UpstreamTypes((), crosses=True))
     return str(raised.value.param), str(raised.value)
 
 
@@ -142,7 +143,7 @@ def test_a_member_that_is_null_is_not_there() -> None:
         returned = {**dict.fromkeys(tool.returned), "type": tool.output, "call_id": "c"}
         made = ResponsesWire().as_functions(
             {"model": "m", "tools": [declared, {"type": "namespace", "name": "n", "tools": []}],
-             "input": [called, returned]}, (), crosses=True,
+             "input": [called, returned]}, UpstreamTypes((), crosses=True),
         )  # fmt: skip
         assert made is not None
         kinds = [item["type"] for item in made.payload["input"]]
@@ -155,7 +156,7 @@ def test_a_tool_of_messages_is_refused_by_its_field(kind: str) -> None:
     for field, members in wrong_values(MESSAGES_DECLARED, "tools[1]"):
         tools = [{"name": "f", "input_schema": CITY}, {"type": kind, "name": "x", **members}]
         with pytest.raises(RequestError) as raised:
-            AnthropicWire().as_functions({"model": "m", "tools": tools}, (), crosses=True)
+            AnthropicWire().as_functions({"model": "m", "tools": tools}, UpstreamTypes((), crosses=True))
         assert raised.value.param == field
         assert field in raised.value.message
 
@@ -167,7 +168,7 @@ def test_an_error_names_the_place_that_the_client_wrote() -> None:
         "tools": [space(FUNCTION, {**FUNCTION, "name": "g"}), {**FUNCTION, "name": "late"}],
         "input": [{"type": "additional_tools", "tools": [{**FUNCTION, "name": "new"}]}, {"role": "user"}],
     }
-    made = ResponsesWire().as_functions(body, (), crosses=True)
+    made = ResponsesWire().as_functions(body, UpstreamTypes((), crosses=True))
     assert made is not None
     for sent, declared in {
         "tools[0].name": "tools[0].tools[0].name",
@@ -192,7 +193,7 @@ def test_odd_names_of_custom_tools_become_names_that_providers_take() -> None:
         call = {"type": "custom_tool_call", "call_id": "c", "name": name, "input": "x"}
         choice = {"type": "custom", "name": name}
         body = {"model": "m", "tools": [choice], "input": [call], "tool_choice": choice}
-        made = ResponsesWire().as_functions(body, (), crosses=True)
+        made = ResponsesWire().as_functions(body, UpstreamTypes((), crosses=True))
         assert made is not None
         assert made.answer is not None
         (tool,), (item,) = made.payload["tools"], made.payload["input"]
@@ -225,7 +226,7 @@ def test_a_namespace_that_is_chosen_again_and_again_counts_once() -> None:
     tools = [space(*({**FUNCTION, "name": f"f{n}"} for n in range(1000)))]
     choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "namespace", "name": "n"}] * 10_000}
     made = ResponsesWire().as_functions(
-        {"model": "m", "tools": tools, "tool_choice": choice}, (), crosses=True
+        {"model": "m", "tools": tools, "tool_choice": choice}, UpstreamTypes((), crosses=True)
     )
     assert made is not None
     assert len(made.payload["tool_choice"]["tools"]) == 1000
@@ -236,7 +237,7 @@ def test_items_within_items_bring_nothing() -> None:
     item: Item = {"type": "additional_tools", "tools": []}
     for _ in range(300):
         item = {"type": "additional_tools", "tools": [item]}
-    made = ResponsesWire().as_functions({"model": "m", "input": [item]}, (), crosses=True)
+    made = ResponsesWire().as_functions({"model": "m", "input": [item]}, UpstreamTypes((), crosses=True))
     assert made is not None
 
 
@@ -268,8 +269,8 @@ def test_names_go_there_and_back(spaces: Mapping[str, set[str]], plain: set[str]
         tools.append({"type": "namespace", "name": space, "description": "", "tools": inner})
     tools.append({"type": "apply_patch"})
     body = {"model": "m", "tools": tools, "input": "hi"}
-    made = ResponsesWire().as_functions(body, (), crosses=True)
-    again = ResponsesWire().as_functions(body, (), crosses=True)
+    made = ResponsesWire().as_functions(body, UpstreamTypes((), crosses=True))
+    again = ResponsesWire().as_functions(body, UpstreamTypes((), crosses=True))
     assert made is not None
     assert made.answer is not None
     assert again is not None
@@ -298,7 +299,9 @@ def test_odd_arguments_become_an_item_that_stays_the_same(tool: TypedTool, argum
 
 def test_half_a_call_runs_nothing() -> None:
     """A call that broke off has no commands, so that no client runs half of one."""
-    made = ResponsesWire().as_functions({"model": "m", "tools": [{"type": "shell"}]}, (), crosses=True)
+    made = ResponsesWire().as_functions(
+        {"model": "m", "tools": [{"type": "shell"}]}, UpstreamTypes((), crosses=True)
+    )
     assert made is not None
     assert made.answer is not None
     call = {"type": "function_call", "id": "fc_1", "name": "shell", "arguments": '{"commands":["rm -rf /'}
@@ -313,7 +316,7 @@ def test_choices_name_the_functions() -> None:
 
     def chosen(choice: Any) -> Any:
         made = ResponsesWire().as_functions(
-            {"model": "m", "tools": TOOLS, "tool_choice": choice}, (), crosses=True
+            {"model": "m", "tools": TOOLS, "tool_choice": choice}, UpstreamTypes((), crosses=True)
         )
         assert made is not None
         return made.payload["tool_choice"]
@@ -335,7 +338,7 @@ def test_a_choice_of_one_name_in_two_places() -> None:
 
     def chosen(choice: Item, *native: str) -> Any:
         body = {"model": "m", "tools": tools, "tool_choice": choice, "input": "hi"}
-        made = ResponsesWire().as_functions(body, native, crosses=True)
+        made = ResponsesWire().as_functions(body, UpstreamTypes(native, crosses=True))
         assert made is not None
         return made.payload["tool_choice"]
 
@@ -355,7 +358,9 @@ def test_a_search_loads_what_its_output_has() -> None:
     item = {"type": "additional_tools", "role": "developer", "tools": [search, waits, space]}
 
     def offered(*items: Item) -> list[tuple[str, str]]:
-        made = ResponsesWire().as_functions({"model": "m", "input": [item, *items]}, (), crosses=True)
+        made = ResponsesWire().as_functions(
+            {"model": "m", "input": [item, *items]}, UpstreamTypes((), crosses=True)
+        )
         assert made is not None
         return [(tool["name"], tool.get("description", "").strip()) for tool in made.payload["tools"]]
 
@@ -373,7 +378,7 @@ def test_a_reference_names_the_item_that_the_upstream_has() -> None:
     body = {"model": "m", "tools": [{"type": "shell"}], "input": items}
 
     def referred(*native: str, mixes: bool) -> list[str]:
-        made = ResponsesWire().as_functions(body, native, crosses=False, mixes=mixes)
+        made = ResponsesWire().as_functions(body, UpstreamTypes(native, crosses=False, mixes=mixes))
         assert made is not None
         return [item["id"] for item in made.payload["input"]]
 
@@ -390,7 +395,7 @@ def test_an_output_answers_the_call_that_it_names() -> None:
     output = {"type": "local_shell_call_output", "output": ""}
     items = [*calls, {**output, "call_id": "b"}, {**output, "id": "b"}]
     body = {"model": "m", "tools": [{"type": "local_shell"}], "input": items}
-    made = ResponsesWire().as_functions(body, (), crosses=True)
+    made = ResponsesWire().as_functions(body, UpstreamTypes((), crosses=True))
     assert made is not None
     assert [item["call_id"] for item in made.payload["input"][2:]] == ["b", "c"]
 
@@ -399,8 +404,8 @@ def test_what_an_upstream_knows_stays() -> None:
     """A type that the upstream knows stays as it is; with server tools, calls that only items tell do not."""
     body = {"model": "m", "tools": TOOLS, "input": "hi"}
     wire = ResponsesWire()
-    assert wire.as_functions(body, ("*",), crosses=False) is None
-    mixed = wire.as_functions(body, ("*",), crosses=False, mixes=True)
+    assert wire.as_functions(body, UpstreamTypes(("*",), crosses=False)) is None
+    mixed = wire.as_functions(body, UpstreamTypes(("*",), crosses=False, mixes=True))
     assert mixed is not None
     assert {tool["type"] for tool in mixed.payload["tools"]} == {"function", "custom"}
     search = next(tool for tool in TOOLS if tool["type"] == "tool_search")
@@ -408,11 +413,14 @@ def test_what_an_upstream_knows_stays() -> None:
         **body,
         "tools": [{**tool, "execution": "server"} if tool is search else tool for tool in TOOLS],
     }
-    mixed = wire.as_functions(served, ("*",), crosses=False, mixes=True)
+    mixed = wire.as_functions(served, UpstreamTypes(("*",), crosses=False, mixes=True))
     assert mixed is not None
     kinds = [tool["type"] for tool in mixed.payload["tools"]]
     assert kinds == ["function", "namespace", "function", "function", "function", "tool_search", "custom"]
-    assert wire.as_functions({"model": "m", "tools": [FUNCTION], "input": "hi"}, (), crosses=True) is None
+    assert (
+        wire.as_functions({"model": "m", "tools": [FUNCTION], "input": "hi"}, UpstreamTypes((), crosses=True))
+        is None
+    )
 
 
 def test_the_tools_of_messages() -> None:
@@ -428,7 +436,7 @@ def test_the_tools_of_messages() -> None:
         {"type": "memory_20250818", "name": "memory"},
         {"type": "web_search_20250305", "name": "web_search"},
     ]
-    made = AnthropicWire().as_functions({"model": "m", "tools": tools}, (), crosses=True)
+    made = AnthropicWire().as_functions({"model": "m", "tools": tools}, UpstreamTypes((), crosses=True))
     assert made is not None
     assert made.answer is None
     bash, editor, memory, search = made.payload["tools"]
@@ -437,7 +445,12 @@ def test_the_tools_of_messages() -> None:
     assert editor.keys() == {"name", "description", "input_schema"}
     assert "rename" in memory["input_schema"]["properties"]["command"]["enum"]
     assert search == tools[3]
-    assert AnthropicWire().as_functions({"model": "m", "tools": tools}, ("*",), crosses=False) is None
-    kept = AnthropicWire().as_functions({"model": "m", "tools": tools}, ("bash",), crosses=True)
+    assert (
+        AnthropicWire().as_functions({"model": "m", "tools": tools}, UpstreamTypes(("*",), crosses=False))
+        is None
+    )
+    kept = AnthropicWire().as_functions(
+        {"model": "m", "tools": tools}, UpstreamTypes(("bash",), crosses=True)
+    )
     assert kept is not None
     assert kept.payload["tools"][0] == tools[0]

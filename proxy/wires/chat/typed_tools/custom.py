@@ -13,7 +13,7 @@ from proxy.base.errors import RequestError, TooManyValues
 from proxy.json.lenient import loads
 from proxy.wires.stream.sse import SSEEvent, SSEParser, encode_event
 from proxy.wires.turn.digest import sent_arguments
-from proxy.wires.typed_tools.functions import AsFunctions, with_grammar
+from proxy.wires.typed_tools.functions import AsFunctions, UpstreamTypes, with_grammar
 from proxy.wires.typed_tools.shapes import check_members
 
 CUSTOM: Final = "custom"
@@ -25,20 +25,13 @@ _DECLARED: Final = {
 }
 
 
-def as_functions(
-    payload: Mapping[str, Any],
-    native: Sequence[str],
-    *,
-    crosses: bool,
-    mixes: bool = False,
-    earlier: str = "",
-) -> AsFunctions | None:
+def as_functions(payload: Mapping[str, Any], upstream: UpstreamTypes) -> AsFunctions | None:
     """Return a request with functions in place of its custom tools; ``None`` if it has none of them.
 
     An upstream of this dialect gets them as they are. Raises :class:`~proxy.base.errors.RequestError` (400),
     which names the field, for a declaration or a call that cannot be read.
     """
-    if not crosses or CUSTOM in native:
+    if not upstream.crosses or CUSTOM in upstream.native:
         return None
     tools, messages = _listed(payload, "tools"), _listed(payload, "messages")
     if not (any(map(_is_custom, tools)) or any(map(_has_custom, messages))):

@@ -25,7 +25,13 @@ from proxy.wires.responses.typed_tools.table import (
     described_input,
     types_in,
 )
-from proxy.wires.typed_tools.functions import EVERY_TYPE, PLAIN_NAME, AsFunctions, FunctionNames
+from proxy.wires.typed_tools.functions import (
+    EVERY_TYPE,
+    PLAIN_NAME,
+    AsFunctions,
+    FunctionNames,
+    UpstreamTypes,
+)
 from proxy.wires.typed_tools.shapes import check_members
 
 _BY_TYPE: Final = {tool.type: tool for tool in TYPED_TOOLS}
@@ -44,22 +50,15 @@ _MOST: Final = 4096
 """The most tools of a request, those in namespaces included. No model can use that many."""
 
 
-def as_functions(
-    payload: Mapping[str, Any],
-    native: Sequence[str],
-    *,
-    crosses: bool,
-    mixes: bool = False,
-    earlier: str = "",
-) -> AsFunctions | None:
+def as_functions(payload: Mapping[str, Any], upstream: UpstreamTypes) -> AsFunctions | None:
     """Return a request with functions in place of its typed tools; ``None`` if it has none of them.
 
-    ``native`` are the types that the upstream itself understands. With ``mixes`` the model may call server
-    tools in the same turn; then only the calls of functions tell that the client has to act. ``earlier`` are
-    the items of the response before that bring tools, as JSON, empty for none. Raises
+    If the model may call server tools in the same turn, only the calls of functions tell that the client has
+    to act. Raises
     :class:`RequestError` (400), which names the field, for a declaration or an item that cannot be read, and
     for a tool that is declared twice.
     """
+    native, crosses, mixes, earlier = upstream
     if EVERY_TYPE in native and not mixes:
         return None
     brought = orjson.loads(earlier) if earlier else []

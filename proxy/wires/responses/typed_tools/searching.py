@@ -16,7 +16,7 @@ from proxy.wires.responses.items import own_item_id
 from proxy.wires.responses.typed_tools.answer import ResponsesAnswer
 from proxy.wires.responses.typed_tools.request import as_functions
 from proxy.wires.responses.typed_tools.table import NAMESPACE
-from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions
+from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions, UpstreamTypes
 from proxy.wires.typed_tools.searching import ClientSearch, found_in
 
 _TYPE: Final = "tool_search"
@@ -67,14 +67,7 @@ class _Form:
         return list(found.values())
 
 
-def with_search(
-    payload: Mapping[str, Any],
-    native: Sequence[str],
-    *,
-    crosses: bool,
-    mixes: bool = False,
-    earlier: str = "",
-) -> AsFunctions | None:
+def with_search(payload: Mapping[str, Any], upstream: UpstreamTypes) -> AsFunctions | None:
     """Return a request whose deferred tools the model finds by the proxy's search.
 
     Return ``None`` if it declares no search, or one that the upstream runs itself.  See
@@ -83,12 +76,12 @@ def with_search(
     tools = payload.get("tools")
     if type(tools) is not list or not any(map(_is_search, tools)):
         return None
-    if _TYPE in native or EVERY_TYPE in native:
+    if _TYPE in upstream.native or EVERY_TYPE in upstream.native:
         return None
     given = payload.get("input")
     items = [item for item in given if not _is_shown(item)] if isinstance(given, list) else given
-    known = tuple(kind for kind in native if kind != NAMESPACE)
-    typed = as_functions({**payload, "input": items}, known, crosses=crosses, mixes=mixes, earlier=earlier)
+    known = tuple(kind for kind in upstream.native if kind != NAMESPACE)
+    typed = as_functions({**payload, "input": items}, upstream._replace(native=known))
     if typed is None or not isinstance(typed.answer, ResponsesAnswer):
         return None
     functions = typed.answer.functions
