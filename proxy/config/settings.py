@@ -456,7 +456,7 @@ class ToolsConfig(Section):
     )
     search_shows: Patterns = Field(
         default=("core__*",),
-        description="Tools that models are always shown, and need not search: names or patterns.",
+        description="Tools that models are always shown, without a search: names or patterns.",
     )
     search_finds: int = Field(
         default=5, ge=1, le=20, description="Largest number of tools that one search finds."

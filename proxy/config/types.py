@@ -63,7 +63,7 @@ def check_unique(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def each_fits(pattern: re.Pattern[str], problem: str) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
-    """Return a check that each of several values matches a pattern, and stands there once."""
+    """Return a validator: each value must match a pattern, and must not be repeated."""
 
     def check(values: tuple[str, ...]) -> tuple[str, ...]:
         for value in values:

@@ -153,8 +153,7 @@ def media_type_and_coding(headers: Headers) -> tuple[str, str]:
 
 
 def is_encoded(headers: Headers) -> bool:
-    """Return whether a body has an encoding that `proxy.upstreams` does not decode; the proxy cannot read
-    it."""
+    """Return whether a body is encoded in a way that the proxy cannot decode."""
     section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)
     codings_at = _describing(section.names)[1]
     return bool(codings_at) and _coding([section.values[at] for at in codings_at]) != ""

@@ -1,4 +1,4 @@
-"""A reader of another dialect's turn that cites the pages to which the model links."""
+"""A reader of turns in another dialect that cites the pages to which the model links."""
 
 from collections.abc import Collection, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""The server tools of an offer that run the provider's own."""
+"""The server tools of an offer that run tools of the provider."""
 
 from collections.abc import Collection, Mapping
 
@@ -11,7 +11,8 @@ from proxy.wires.hosted.tools import HostedTool
 def serving_tools(
     request: ClientRequest, available: Mapping[str, ToolSpec]
 ) -> tuple[dict[str, ToolSpec], dict[str, HostedTool]]:
-    """Return the server tools that run the provider's own, and these, by the names that models use."""
+    """Return the server tools that run tools of the provider, and the declarations of the latter, both by the
+    names that models use."""
     specs: dict[str, ToolSpec] = {}
     tools: dict[str, HostedTool] = {}
     for tool, target in request.chosen.hosted:
@@ -30,5 +31,5 @@ def own_name(tool: HostedTool, target: str, declared: Collection[str]) -> str:
 
 
 def shown_with(shown: ToolDefinitions, hosted: Mapping[str, ToolSpec]) -> ToolDefinitions:
-    """Return the tools that a model is shown with those that run the provider's own."""
+    """Add the server tools that run tools of the provider to the tools that a model is shown."""
     return shown.followed_by(spec.definition(name) for name, spec in hosted.items()) if hosted else shown

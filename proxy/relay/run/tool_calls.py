@@ -292,7 +292,7 @@ def _bound(state: State, call: ToolCall, native: str = "") -> ToolCall:
 
 
 def _cite(job: Job, state: State, command: RunTools, results: Sequence[ToolResult]) -> None:
-    """Let the answer cite the pages that the provider's tools have found, if server tools run these."""
+    """Let the answer cite the pages that its searches found, if the client declared its provider's search."""
     port, hosted = job.upstream.port, state.tools.offer.shown.hosted
     if hosted and isinstance(port, CitingPort):
         theirs = {call.call_id for call in command.calls if call.name in hosted}

@@ -26,7 +26,7 @@ _MOST_OF_EXA: Final = 2000
 
 
 class Question(Struct, frozen=True):
-    """What to search: ``count`` results of the domains ``allowed`` (empty: all), none ``blocked``."""
+    """A search: at most ``count`` results, of the domains ``allowed`` (empty: any), not of ``blocked``."""
 
     query: str
     count: int

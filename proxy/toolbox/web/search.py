@@ -47,7 +47,7 @@ def search_tool(name: str, base_url: str = "") -> Callable[..., Any]:
 
     @tool(
         name="search",
-        description="Search the web. Gives pages with their addresses, titles and extracts of their text",
+        description="Search the web. Returns pages with their addresses, titles and extracts of their text",
         effect="read_only",
         redaction=Redaction(output=("results.*.url", "results.*.title", "results.*.date")),
         hosts=(host_entry(address),),

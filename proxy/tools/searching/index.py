@@ -15,13 +15,13 @@ import orjson
 from proxy.base.events import ToolDefinition
 
 MOST_QUERY: Final = 500
-"""The most characters of a query that are read."""
+"""How many characters of a query are read."""
 _MOST_WORDS: Final = 32
-"""The most words of a query that count."""
+"""How many words of a query count."""
 _MOST_BEGUN: Final = 20
-"""The most indexed words that one word of a query may begin."""
+"""How many indexed words may match one word of a query as their prefix."""
 _MOST_TEXT: Final = 4000
-"""The most characters of a description that are indexed."""
+"""How many characters of a description are indexed."""
 _MOST_ARGUMENTS: Final = 100
 
 _NAME_WEIGHT: Final = 3.0
@@ -58,7 +58,7 @@ _ALIKE: Final = (
     "memory remember",
     "repo repository",
 )
-"""Words that people use for the same thing, of which a tool's author chose one."""
+"""Words for the same thing: a model may search with one, and a tool's author may have written another."""
 
 
 class ToolIndex:

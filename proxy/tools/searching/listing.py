@@ -1,4 +1,4 @@
-"""The tools that a search can find, as short text for a model."""
+"""A short list, for the model, of the tools that a search can find."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from proxy.base.events import ToolDefinition
 
 _MOST_LISTED: Final = 12_000
-"""The most characters of a list; some 3,000 tokens."""
+"""The maximum length of the list in characters, about 3,000 tokens."""
 _MOST_SUMMARY: Final = 80
 _JOINT: Final = "__"
 
@@ -38,7 +38,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def _groups(tools: Iterable[ToolDefinition]) -> Sequence[tuple[str, Sequence[str]]]:
-    """Return the tools by what their names have in common up to the last double underscore."""
+    """Group tools by the part of their names before the last double underscore."""
     found: dict[str, list[str]] = {}
     for tool in tools:
         group, joint, name = tool.name.rpartition(_JOINT)

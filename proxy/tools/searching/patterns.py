@@ -1,4 +1,4 @@
-"""Search for tools by a regular expression, which a model wrote.
+"""Search for tools with a regular expression that a model wrote.
 
 Rust's engine, which pydantic brings along, matches in time that is linear in the text: it has neither
 lookaround nor backreferences.  What grows with the pattern has bounds here: its length, no counted
@@ -18,14 +18,14 @@ from proxy.base.events import ToolDefinition
 MOST_PATTERN: Final = 200
 """The most characters of a pattern.  Source: Anthropic's page "Tool search tool"."""
 _MOST_TEXT: Final = 500
-"""The most characters of a tool that are searched: its name, arguments and description."""
+"""How many characters of a tool are searched: of its name, arguments and description."""
 _MOST_S: Final = 0.1
 _COUNTED: Final = re.compile(r"(?<!\\)(?:\\\\)*\{\s*[\d#]")
 """A count behind any number of escaped backslashes; with ``(?x)`` a comment may stand before it."""
 
 
 def matching(pattern: str, tools: Iterable[ToolDefinition]) -> Sequence[str]:
-    """Return the names of the tools in which a pattern is found, those with it in their names first.
+    """Return the names of the tools that match a pattern; first those whose names match.
 
     Raise :class:`~proxy.base.errors.ToolFailure` for a pattern that cannot be used, and if the search takes
     too long.

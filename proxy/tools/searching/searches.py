@@ -1,4 +1,4 @@
-"""Where the tool that finds tools reaches the run that called it."""
+"""Connects the search tool to the run that called it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -62,7 +62,7 @@ class AnthropicWire(Wire):
         if payload.get("thread") is not None and not keeps:
             raise RequestError(
                 400,
-                "thread: no thread is kept of this conversation. Send all of its messages, without thread.",
+                "thread: this server keeps no conversation. Send all of its messages, without thread.",
                 param="thread",
                 code="thread_unsupported_request",
             )

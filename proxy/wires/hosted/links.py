@@ -20,7 +20,7 @@ _LONGEST_CITED: Final = 300
 
 
 class LinkFinder:
-    """Finds the links to ``pages`` in a text that comes in pieces; positions are in its characters."""
+    """Finds the links to ``pages`` in a text that arrives in pieces. Positions count characters."""
 
     def __init__(self, pages: Mapping[str, FoundPage]) -> None:
         self._pages = pages
@@ -29,7 +29,7 @@ class LinkFinder:
         self._found = 0
 
     def take(self, text: str) -> Iterator[TextDelta | CitationAdded]:
-        """Yield what is certain once ``text`` has come: pieces of text, each link's citation behind it."""
+        """Yield what is certain once ``text`` has arrived: text, and each citation after its link."""
         left, self._held = self._held + text, ""
         begin = plain = 0
         while (at := left.find("[", plain)) >= 0:
@@ -47,7 +47,7 @@ class LinkFinder:
         yield from self._text(left[begin:])
 
     def end(self) -> Iterator[TextDelta]:
-        """Yield the rest: nothing more comes."""
+        """Yield the rest at the end of the text."""
         held, self._held = self._held, ""
         yield from self._text(held)
 

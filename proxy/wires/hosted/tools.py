@@ -27,12 +27,12 @@ _LONGEST_URL: Final = 2048
 _LONGEST_TITLE: Final = 300
 _LONGEST_DATE: Final = 40
 _LISTS: Final = ("results", "organic", "items", "data", "result")
-"""The members of a search's result in which there is the list of pages."""
+"""The members of a search result that may hold the list of pages."""
 _URL: Final = re.compile(r"https?://[^\s\"'<>()\[\]{}\\]+")
 _ACTING: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]"
 )
-"""Characters that act in a terminal or turn a line around. Those that join emoji and letters do not."""
+"""Control characters and those that change the direction of text; not those that join emoji and letters."""
 _CONTEXT_SIZES: Final[Mapping[str, int]] = {"low": 3, "medium": 6, "high": 10}
 """How many results a search gives for each ``search_context_size``."""
 
@@ -52,7 +52,7 @@ class HostedTool(Struct, frozen=True):
     most: int | None = None
 
     def arguments(self, written: str, known: Mapping[str, Any]) -> str:
-        """Return a call's arguments with what the declaration sets, as far as the tool ``known`` takes it."""
+        """Return a call's arguments with those that the declaration sets and the tool has (``known``)."""
         if not self.bound:
             return written
         try:

@@ -1,4 +1,4 @@
-"""The requests that show which types of tools an upstream understands although a client runs them.
+"""The requests that show which types of client-run tools an upstream understands.
 
 Some servers leave out tools of types that they do not know, and answer as if nothing were wrong. So only a
 call of the declared type shows that the upstream understands it. An answer without a call shows nothing.

@@ -120,7 +120,8 @@ _TOOLS: Final = {
         )
     },
     "tools[type=web_search]": refused(
-        "Only the provider can run this tool, or a server tool that tools.hosted.web_search names."
+        "Only the provider can run this tool. To run it in the proxy, "
+        "set tools.hosted.web_search to a server tool."
     ),
     **{
         f"tools[type={kind}]": refused("Only Messages has this tool.")

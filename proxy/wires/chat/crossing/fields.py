@@ -60,7 +60,8 @@ _REQUEST: Final = {
     "modalities": _AUDIO,
     "prediction": refused("Only Chat accepts a predicted output."),
     "web_search_options": refused(
-        "Only the provider can run this search, or a server tool that tools.hosted.web_search names."
+        "Only the provider can run this search. To run it in the proxy, "
+        "set tools.hosted.web_search to a server tool."
     ),
 }
 

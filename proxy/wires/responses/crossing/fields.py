@@ -19,7 +19,8 @@ _ITEM = unneeded("It describes an item of Responses; the model does not see it."
 _KEPT = refused("It refers to something that a Responses upstream stores.")
 _HOSTED = refused("Only the provider can run this tool.")
 _SEARCH = refused(
-    "Only the provider can run this tool, or the server tool that tools.hosted.web_search names."
+    "Only the provider can run this tool. To run it in the proxy, "
+    "set tools.hosted.web_search to a server tool."
 )
 _HOSTED_ITEM = omitted("The provider ran this tool; the answer contains its result.")
 _CLIENT_TOOL = refused("Only Responses has this tool.")
