@@ -8,6 +8,9 @@ from proxy.upstreams.recorded.recorder import ClientExchanges, RecordingUpstream
 from proxy.upstreams.recorded.replay import ReplayUpstream
 from proxy.upstreams.recorded.scrubbing import Scrubbing
 
+_PASSING = frozenset({401, 403, 407, 408, 409, 425, 429})
+"""Statuses that say nothing about the request itself: it is asked again."""
+
 
 class OnceUpstream:
     """Answers from fixtures; asks ``inner`` for what they lack, and keeps its answers as fixtures."""
@@ -23,7 +26,7 @@ class OnceUpstream:
         """``known`` has the fixtures of ``folder``; see :class:`RecordingUpstream` for the rest."""
         self._known = known
         self._recorder = RecordingUpstream(
-            inner, folder, scrubbing=scrubbing, clients=clients, saved=self._learn
+            inner, folder, scrubbing=scrubbing, clients=clients, saved=self._learn, keeps=_lasts
         )
 
     @property
@@ -44,3 +47,7 @@ class OnceUpstream:
         for turn in load_turns([folder]):
             if turn.number == number:
                 self._known.add(turn)
+
+
+def _lasts(status: int) -> bool:
+    return status < 500 and status not in _PASSING

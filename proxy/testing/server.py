@@ -34,6 +34,8 @@ def _answering(upstream: Upstream) -> Callable[[web.Request], Awaitable[web.Stre
         dialect = SERVED.find(request.method, below or "").dialect
         if below is None:
             return _error(dialect, 404, _NO_PATH)
+        if (request.content_length or 0) > MOST_REQUEST_BYTES:
+            return _error(dialect, 413, f"the request body is over {MOST_REQUEST_BYTES} bytes")
         headers: Headers = tuple(request.headers.items())
         asked = UpstreamRequest(
             request.method,

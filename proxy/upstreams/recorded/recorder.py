@@ -172,16 +172,19 @@ class RecordingUpstream:
         scrubbing: Scrubbing | None = None,
         clients: ClientExchanges | None = None,
         saved: Callable[[Path, int], None] = lambda folder, turn: None,
+        keeps: Callable[[int], bool] = lambda status: True,
     ) -> None:
         """``scrubbing`` removes secrets from bodies; ``clients`` knows which client is served.
 
         ``saved`` is told the folder of each exchange, and the number of the turn that was written there.
+        ``keeps`` says of the status of an answer whether the exchange is saved.
         """
         self._inner = inner
         self._clients = clients or ClientExchanges()
         self._out = out
         self._scrubbing = scrubbing or Scrubbing()
         self._saved = saved
+        self._keeps = keeps
         self._conversations: list[_Recorded] = []
         self._saving: set[asyncio.Task[object]] = set()
         self._writing = asyncio.Lock()
@@ -197,7 +200,7 @@ class RecordingUpstream:
         started = time.monotonic()
         asked = _recordable(request)
         response = await self._inner.open(request)
-        if asked is None:
+        if asked is None or not self._keeps(response.status):
             return response
         return _TeeResponse(self, response, request, asked, started, self._clients.current())
 

@@ -52,11 +52,8 @@ def ollama_reply(text: str) -> dict[str, Any]:
 
 def chat_stream(*texts: str) -> bytes:
     """A stream of Chat Completions with these pieces of text."""
-    deltas: list[dict[str, Any]] = [
-        {"role": "assistant", "content": ""},
-        *({"content": text} for text in texts),
-    ]
-    chunks = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+    deltas = [{"role": "assistant", "content": ""}, *({"content": text} for text in texts)]
+    chunks: list[dict[str, Any]] = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
     chunks.append({"index": 0, "delta": {}, "finish_reason": "stop"})
     events = [
         {
