@@ -36,6 +36,7 @@ class OnceUpstream:
 
     async def open(self, request: UpstreamRequest) -> UpstreamResponse:
         """Answer from a fixture, else ask the upstream."""
+        await self._recorder.written()  # The answer to the last request may answer this one.
         found = await self._known.find(request)
         return found if found is not None else await self._recorder.open(request)
 

@@ -204,10 +204,14 @@ class RecordingUpstream:
             return response
         return _TeeResponse(self, response, request, asked, started, self._clients.current())
 
-    async def aclose(self) -> None:
-        """Close the wrapped upstream after all exchanges are written."""
+    async def written(self) -> None:
+        """Wait until all exchanges that have ended are written."""
         while self._saving:  # When a turn is written, the answer of its client can be written.
             await asyncio.gather(*self._saving, return_exceptions=True)
+
+    async def aclose(self) -> None:
+        """Close the wrapped upstream after all exchanges are written."""
+        await self.written()
         await self._inner.aclose()
 
     def save(self, request: UpstreamRequest, asked: dict[str, Any], answer: "_Answer") -> None:
