@@ -53,7 +53,7 @@ async def test_once_asks_for_what_is_new_and_replay_never_asks(tmp_path: Path) -
         assert [status for status, _ in answers] == [200, 200]
         with serving([*command, "--mode", "once", "--scrub", "acct_*"], tmp_path, env) as server:
             address = server.read_until(r"listens on (\S+)/v1")[1]
-            assert (await asked(address, f"Hi, I am {secret}."))[1] == answers[1][1]
+            assert "Hello, [redacted]" in (await asked(address, f"Hi, I am {secret}."))[1]
             assert "Bye." in (await asked(address, "Bye"))[1]
             server.stop()
         assert len(upstream.requests) == 2
