@@ -13,7 +13,7 @@ from proxy.base.errors import RequestError, TooManyValues
 from proxy.json.lenient import loads
 from proxy.wires.stream.sse import SSEEvent, SSEParser, encode_event
 from proxy.wires.turn.digest import sent_arguments
-from proxy.wires.typed_tools.functions import AsFunctions, UpstreamTypes, with_grammar
+from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions, UpstreamTypes, with_grammar
 from proxy.wires.typed_tools.shapes import check_members
 
 CUSTOM: Final = "custom"
@@ -28,13 +28,14 @@ _DECLARED: Final = {
 def as_functions(payload: Mapping[str, Any], upstream: UpstreamTypes) -> AsFunctions | None:
     """Return a request with functions in place of its custom tools; ``None`` if it has none of them.
 
-    An upstream of this dialect gets them as they are. Raises :class:`~proxy.base.errors.RequestError` (400),
+    In a request that stays in this dialect, only one that declares such a tool is searched for calls of them:
+    nothing is to be read in the messages of all others. Raises :class:`~proxy.base.errors.RequestError` (400),
     which names the field, for a declaration or a call that cannot be read.
     """
-    if not upstream.crosses or CUSTOM in upstream.native:
+    if not {CUSTOM, EVERY_TYPE}.isdisjoint(upstream.native):
         return None
     tools, messages = _listed(payload, "tools"), _listed(payload, "messages")
-    if not (any(map(_is_custom, tools)) or any(map(_has_custom, messages))):
+    if not (any(map(_is_custom, tools)) or (upstream.crosses and any(map(_has_custom, messages)))):
         return None
     changed = {**payload, "tools": _functions(tools), "messages": _messages(messages)}
     if "tools" not in payload:
@@ -92,6 +93,7 @@ def _messages(messages: Sequence[Any]) -> list[Any]:
 
 
 def _call(call: Any, place: str) -> Any:
+    """Return a call as one of a function; raises :class:`RequestError` for a custom one that cannot be read."""
     if not _is_custom(call):
         return call
     held = _held(call, place)
@@ -158,6 +160,10 @@ class CustomAnswer:
     def returned(self, name: str, arguments: str) -> str:
         told = _arguments(_input(arguments)) if name in self._names else arguments
         return arguments if sent_arguments(arguments) == sent_arguments(told) else told
+
+    def as_asked(self, message: bytes) -> bytes:
+        said = orjson.loads(message)
+        return orjson.dumps(*_messages([said])) if _has_custom(said) else message
 
     def stream(self, data: bytes) -> bytes:
         parser = SSEParser()

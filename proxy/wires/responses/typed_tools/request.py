@@ -58,7 +58,7 @@ def as_functions(payload: Mapping[str, Any], upstream: UpstreamTypes) -> AsFunct
     :class:`RequestError` (400), which names the field, for a declaration or an item that cannot be read, and
     for a tool that is declared twice.
     """
-    native, crosses, mixes, earlier = upstream
+    native, mixes, earlier = upstream.native, upstream.mixes, upstream.earlier
     if EVERY_TYPE in native and not mixes:
         return None
     brought = orjson.loads(earlier) if earlier else []
@@ -69,9 +69,7 @@ def as_functions(payload: Mapping[str, Any], upstream: UpstreamTypes) -> AsFunct
         passing -= _ACTING
         if _searches(payload, brought):
             passing -= _SEARCHED
-    # Which servers of this dialect take no custom tool is not known.
-    alone = passing if crosses else passing | {CUSTOM}
-    return None if types <= alone else _Request(payload, passing, brought).read()
+    return None if types <= passing else _Request(payload, passing, brought).read()
 
 
 def _searches(payload: Mapping[str, Any], brought: Sequence[Any]) -> bool:
