@@ -14,7 +14,7 @@ from proxy.json.lenient import loads
 from proxy.wires.stream.sse import SSEEvent, SSEParser, encode_event
 from proxy.wires.turn.digest import sent_arguments
 from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions, UpstreamTypes, with_grammar
-from proxy.wires.typed_tools.shapes import check_members
+from proxy.wires.typed_tools.shapes import check_members, check_name
 
 CUSTOM: Final = "custom"
 _SCHEMA: Final = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
@@ -28,9 +28,9 @@ _DECLARED: Final = {
 def as_functions(payload: Mapping[str, Any], upstream: UpstreamTypes) -> AsFunctions | None:
     """Return a request with functions in place of its custom tools; ``None`` if it has none of them.
 
-    In a request that stays in this dialect, only one that declares such a tool is searched for calls of them:
-    nothing is to be read in the messages of all others. Raises :class:`~proxy.base.errors.RequestError` (400),
-    which names the field, for a declaration or a call that cannot be read.
+    A request that stays in this dialect is searched for calls of such tools only if it declares one, so that
+    most requests cost nothing. Raises :class:`~proxy.base.errors.RequestError` (400), which names the field,
+    for a declaration or a call that cannot be read.
     """
     if not {CUSTOM, EVERY_TYPE}.isdisjoint(upstream.native):
         return None
@@ -74,6 +74,7 @@ def _functions(tools: Sequence[Any]) -> list[Any]:
     for place, tool in enumerate(tools):
         if _is_custom(tool):
             held = _held(tool, f"tools[{place}]")
+            check_name(held["name"], f"tools[{place}].custom.name")
             told = with_grammar(held.get("description") or "", (held.get("format") or {}).get("grammar"))
             function = {"name": held["name"], "description": told, "parameters": _SCHEMA}
             tool = {"type": "function", "function": function}
@@ -93,7 +94,7 @@ def _messages(messages: Sequence[Any]) -> list[Any]:
 
 
 def _call(call: Any, place: str) -> Any:
-    """Return a call as one of a function; raises :class:`RequestError` for a custom one that cannot be read."""
+    """Return a call as one of a function."""
     if not _is_custom(call):
         return call
     held = _held(call, place)
