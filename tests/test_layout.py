@@ -59,7 +59,6 @@ DIALECTS = {
 """Dialects as data, which every module may read that speaks to a client or to an upstream."""
 
 RELAY_MAY_IMPORT = {
-    "proxy.wires.approving.read",
     "proxy.wires.approving.shown",
     "proxy.wires.chosen",
     "proxy.wires.dialect",
@@ -134,7 +133,7 @@ ABSTRACT = (
         "proxy.tools.contract.schemas.schema",
         "proxy.tools.mcp.masking",
         "proxy.tools.contract.schemas.schema_library",
-        "proxy.tools.mcp.names",
+        "proxy.tools.mcp.definitions",
         "proxy.tools.mcp.overview",
         "proxy.tools.mcp.servers",
         "proxy.http.rules",
