@@ -34,7 +34,7 @@ _COUNT_OR_NULL: Final[Schema] = {"type": ["integer", "null"]}
 _SECONDS: Final[Schema] = {"type": ["number", "null"], "description": "Seconds; null while it goes on."}
 _COST: Final[Schema] = {
     "type": ["number", "null"],
-    "description": "In the currency of the prices; null if the model has no price.",
+    "description": "In the currency of the prices; null if there is no price.",
 }
 
 
@@ -167,6 +167,7 @@ def _schemas() -> dict[str, Any]:
             ToolInvocationRecord,
             effect={"enum": sorted(ToolEffect)},
             error_code=_TEXT_OR_NULL,
+            cost=_COST,
             operation_id=_TEXT,
             duration_s=_SECONDS,
         ),

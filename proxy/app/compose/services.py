@@ -16,6 +16,7 @@ from proxy.app.compose.overrides import Overrides
 from proxy.app.compose.tools import (
     agent_provider,
     argument_bounds,
+    call_prices,
     load_registry,
     mcp_provider,
     open_egress,
@@ -215,6 +216,7 @@ async def create_services(
         effects=store,
         credentials=credentials.broker if credentials is not None and given.fetch_credentials else None,
         log_arguments=config.store.content != "none",
+        prices=call_prices(config),
     )
     services = Services(
         config=config,
