@@ -28,7 +28,6 @@ from proxy.server.messages.request import EdgeRequest
 from proxy.server.messages.target import Target
 from proxy.store.base import RunDetail, RunFilter, Store
 from proxy.telemetry.hooks import RequestFacts
-from proxy.tools.access.call_prices import CallPrices
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Policy
 from proxy.tools.mcp.overview import ServerOverview
@@ -62,7 +61,6 @@ class Admin:
         declared: Container[str],
         servers: Overviews,
         approvals: AdminApprovals,
-        prices: CallPrices,
     ) -> None:
         self._authenticator = authenticator
         self._store = store
@@ -72,7 +70,6 @@ class Admin:
         self._declared = declared
         self._servers = servers
         self.approvals = approvals
-        self._prices = prices
         self._hard_timeout = HardTimeout()
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.admin")
 
@@ -197,7 +194,9 @@ class Admin:
             withheld = None if decision.allowed or asks else decision.rule
             if not self._tools_enabled:
                 withheld = "tools.enabled is false"
-            rows.append(tool_to_json(spec, decision, self._prices.of(spec.name)) | {"withheld": withheld})
+            rows.append(
+                tool_to_json(spec, decision, self._registry.prices.of(spec.name)) | {"withheld": withheld}
+            )
         return page(rows, more=False)
 
 

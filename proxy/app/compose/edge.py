@@ -98,7 +98,6 @@ def make_admin(services: Services, authenticator: Authenticator) -> Admin:
         declared=services.config.keys,
         servers=services.mcp_overview,
         approvals=AdminApprovals(services.approvals),
-        prices=services.runner.prices,
     )
 
 

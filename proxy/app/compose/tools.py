@@ -39,9 +39,11 @@ _MAX_ANSWER = 8 << 20
 """The most bytes of a service's response to a tool: a search for flights has thousands of offers."""
 
 
-async def load_registry(providers: Sequence[ToolProvider], given: Overrides, guard: Guard) -> Registry:
+async def load_registry(
+    providers: Sequence[ToolProvider], given: Overrides, guard: Guard, prices: CallPrices
+) -> Registry:
     wrap = given.wrap_provider or (lambda provider: provider)
-    return await Registry.load(map(wrap, providers), guard)
+    return await Registry.load(map(wrap, providers), guard, prices)
 
 
 def mcp_provider(

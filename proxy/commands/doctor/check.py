@@ -181,7 +181,7 @@ async def check(
     for line in order:
         say(line)
     console().print()
-    print_tools(services.catalog.tools(), services.policy, services.runner.prices)
+    print_tools(services.catalog.tools(), services.policy, services.registry.prices)
     for line in (
         *token_lines(config),
         *seal_lines(config),

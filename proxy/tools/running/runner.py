@@ -20,7 +20,6 @@ from proxy.base.errors import StoreError, ToolFailure
 from proxy.base.events import ToolCall, ToolResult
 from proxy.records.effects import EarlierEffect, EffectClaim, EffectLog
 from proxy.records.rows import InvocationLog, KeptResults, Limiter
-from proxy.tools.access.call_prices import CallPrices
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Intersections, Policy
 from proxy.tools.contract.capabilities import Clock, Credentials
@@ -76,7 +75,6 @@ class Runner:
         effects: where effects are claimed, so that no other process repeats them; ``None`` for nowhere.
         credentials: prepares the connections that tools name; ``None`` if no tool needs one.
         log_arguments: whether log lines have a call's redacted arguments, as its row has.
-        prices: what one call of each tool costs; ``None`` if none has a price.
     """
 
     def __init__(
@@ -100,9 +98,7 @@ class Runner:
         effects: EffectLog | None = None,
         credentials: Credentials | None = None,
         log_arguments: bool = True,
-        prices: CallPrices | None = None,
     ) -> None:
-        self.prices = prices or CallPrices()
         self._registry = registry
         self._policy = policy
         self._limiter = limiter
@@ -478,7 +474,7 @@ class Runner:
                 self._shared.release(invocation)
             return self._outcomes.fail(invocation, _client_gone())
         invocation.begun = True
-        invocation.price = self.prices.of(planned.spec.name)
+        invocation.price = self._registry.prices.of(planned.spec.name)
         self._journal.started(invocation)
         if invocation.on_start is not None:
             invocation.on_start(invocation.call, invocation.arguments_redacted)
