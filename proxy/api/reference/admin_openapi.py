@@ -157,8 +157,8 @@ def _schemas() -> dict[str, Any]:
         "Run": _record(
             RunRecord,
             **tokens,
-            cost=_COST,
             **dict.fromkeys(("continues", "takes_over"), _TEXT_OR_NULL),
+            cost=_COST,
             duration_s=_SECONDS,
         ),
         "RunList": _list_of("Run"),
@@ -202,10 +202,7 @@ def _schemas() -> dict[str, Any]:
                         "type": _TEXT,
                         "param": _TEXT_OR_NULL,
                         "code": _TEXT_OR_NULL,
-                        "doc_url": {
-                            "type": "string",
-                            "description": "The address of the page about the error.",
-                        },
+                        "doc_url": _TEXT | {"description": "The address of the page about the error."},
                     },
                     "doc_url",
                 )
@@ -241,6 +238,7 @@ def _schemas_of_tools() -> dict[str, Any]:
                 "decision": {"enum": list(get_args(Outcome))},
                 "rule": _TEXT,
                 "digest": _TEXT,
+                "price": _COST,
                 "withheld": _TEXT_OR_NULL,
             }
         ),
