@@ -202,7 +202,7 @@ def _schemas() -> dict[str, Any]:
                         "type": _TEXT,
                         "param": _TEXT_OR_NULL,
                         "code": _TEXT_OR_NULL,
-                        "doc_url": _TEXT | {"description": "The address of the page about the error."},
+                        "doc_url": {**_TEXT, "description": "The address of the page about the error."},
                     },
                     "doc_url",
                 )
