@@ -86,6 +86,10 @@ class Invocation:
         self.decision = decision
         self.arguments_redacted = arguments_redacted
 
+    def begins(self, price: int | None) -> None:
+        """Note that the tool runs now; ``price`` is what that costs."""
+        self.begun, self.price = True, price
+
     def progressed(self, progress: ToolProgress) -> None:
         """Report the call's progress if there is a callback for it."""
         if self.on_progress is not None:

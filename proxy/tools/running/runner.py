@@ -473,8 +473,7 @@ class Runner:
             if self._shared is not None:
                 self._shared.release(invocation)
             return self._outcomes.fail(invocation, _client_gone())
-        invocation.begun = True
-        invocation.price = self._registry.prices.of(planned.spec.name)
+        invocation.begins(self._registry.prices.of(planned.spec.name))
         self._journal.started(invocation)
         if invocation.on_start is not None:
             invocation.on_start(invocation.call, invocation.arguments_redacted)
