@@ -122,6 +122,7 @@ ABSTRACT = (
     RELAY_MAY_IMPORT
     | DIALECTS
     | {
+        "proxy.tools.access.call_prices",
         "proxy.tools.contract.bounds",
         "proxy.tools.contract.capabilities",
         "proxy.tools.access.egress",

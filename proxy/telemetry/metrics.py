@@ -290,6 +290,8 @@ class Metrics(Observer):
         if outcome not in _OUTCOMES and outcome != "success":
             outcome = OTHER  # A tool may raise a code of its own.
         self._counters["toolrelay_tool_calls_total"].add((tool, outcome))
+        if record.cost:
+            self._counters["toolrelay_tool_cost_total"].add((tool,), record.cost / 1e9)
         if record.provider == MCP_PROVIDER:
             server = record.tool.split("__")[1]
             if server in self._servers:

@@ -105,6 +105,7 @@ def test_every_key_of_the_contract_has_its_default() -> None:
         "web_hosts": (),
         "web_search": "",
         "hosted": {},
+        "prices": {},
         "base_urls": {},
         "inject": True,
         "trace": "silent",

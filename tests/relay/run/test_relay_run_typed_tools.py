@@ -496,7 +496,7 @@ async def calls_of(proxy: Proxy, body: Item) -> tuple[str, list[Item]]:
     if not body.get("stream"):
         message = answer.json["choices"][0]["message"]
         return message["content"] or "", message.get("tool_calls") or []
-    chunks = payloads_of(answer.body)
+    chunks = [chunk for chunk in payloads_of(answer.body) if chunk["choices"]]
     assert chunks[-1]["choices"][0]["finish_reason"]
     text, made = "", dict[int, Item]()
     for delta in (chunk["choices"][0]["delta"] for chunk in chunks):
@@ -511,11 +511,11 @@ async def calls_of(proxy: Proxy, body: Item) -> tuple[str, list[Item]]:
     return text, [made[at] for at in sorted(made)]
 
 
-@pytest.mark.parametrize("wire", ["anthropic", "ollama"])
+@pytest.mark.parametrize("wire", SPEAKERS)
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("ours", [False, True])
 async def test_custom_tools_of_chat_are_functions(wire: str, stream: bool, ours: bool) -> None:
-    """A Chat client's custom tool is a function with a text for a model of another dialect, and back."""
+    """A Chat client's custom tool is a function with a text for a model that knows functions alone."""
     async with serving(wire, calls=("plain", "say"), ours=ours) as (proxy, model):
         messages: list[Item] = [{"role": "user", "content": "Hi"}]
         body = {"model": "m", "stream": stream, "tools": CUSTOM_TOOLS, "messages": messages}

@@ -16,7 +16,8 @@ from proxy.wires.responses.typed_tools.table import TypedTool
 from proxy.wires.stream.sse import SSEEvent, SSEParser, encode_event
 from proxy.wires.turn.digest import sent_arguments
 
-_CALLS = ("function_call", "custom_tool_call")
+_CUSTOM_CALL = "custom_tool_call"
+_CALLS = ("function_call", _CUSTOM_CALL)
 _NAMED = ("function", "custom")
 
 
@@ -86,6 +87,20 @@ class ResponsesAnswer:
         told = orjson.dumps(typed.arguments(typed.members(_arguments(arguments)))).decode()
         return arguments if sent_arguments(arguments) == sent_arguments(told) else told
 
+    def as_asked(self, message: bytes) -> bytes:
+        if _CUSTOM_CALL.encode() not in message:
+            return message
+        turn = orjson.loads(message)
+        return orjson.dumps({**turn, "output": list(map(self._as_function, turn["output"]))})
+
+    def _as_function(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
+        origin = self._origins.get(str(item.get("name"))) if item.get("type") == _CUSTOM_CALL else None
+        if origin is None or (typed := origin.typed) is None:
+            return item
+        arguments = orjson.dumps(typed.arguments(item)).decode()
+        kept = {name: item[name] for name in ("call_id", "name", "status") if name in item}
+        return {"type": "function_call", **kept, "arguments": arguments}
+
     def _tools(self, listed: list[Any]) -> list[Any]:
         """Return the client's declarations, functions with the fields that the response has of them."""
         filled = {(tool["type"], tool["name"]): tool for tool in listed if _has_name(tool)}
@@ -103,7 +118,11 @@ class ResponsesAnswer:
     def _origin(self, item: Any) -> FunctionOrigin | None:
         if not isinstance(item, dict) or item.get("type") not in _CALLS:
             return None
-        return self._origins.get(str(item.get("name")))
+        origin = self._origins.get(str(item.get("name")))
+        if origin is not None and item["type"] == _CUSTOM_CALL:
+            # An upstream may answer with such a call although it was asked with a function.
+            return FunctionOrigin(origin.namespace, origin.name)
+        return origin
 
     # ------------------------------------------------------------ streams
 

@@ -32,7 +32,7 @@ from proxy.wires.typed_tools.functions import (
     FunctionNames,
     UpstreamTypes,
 )
-from proxy.wires.typed_tools.shapes import check_members
+from proxy.wires.typed_tools.shapes import check_members, check_name
 
 _BY_TYPE: Final = {tool.type: tool for tool in TYPED_TOOLS}
 _BY_CALL: Final = {tool.call: tool for tool in TYPED_TOOLS}
@@ -58,7 +58,7 @@ def as_functions(payload: Mapping[str, Any], upstream: UpstreamTypes) -> AsFunct
     :class:`RequestError` (400), which names the field, for a declaration or an item that cannot be read, and
     for a tool that is declared twice.
     """
-    native, crosses, mixes, earlier = upstream
+    native, mixes, earlier = upstream.native, upstream.mixes, upstream.earlier
     if EVERY_TYPE in native and not mixes:
         return None
     brought = orjson.loads(earlier) if earlier else []
@@ -69,9 +69,7 @@ def as_functions(payload: Mapping[str, Any], upstream: UpstreamTypes) -> AsFunct
         passing -= _ACTING
         if _searches(payload, brought):
             passing -= _SEARCHED
-    # Which servers of this dialect take no custom tool is not known.
-    alone = passing if crosses else passing | {CUSTOM}
-    return None if types <= alone else _Request(payload, passing, brought).read()
+    return None if types <= passing else _Request(payload, passing, brought).read()
 
 
 def _searches(payload: Mapping[str, Any], brought: Sequence[Any]) -> bool:
@@ -155,18 +153,27 @@ class _Request:
     def _identities(self, place: str, tool: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         """Yield the place, the group and the name of each function that a declaration means.
 
-        Raises :class:`RequestError` for a declaration that cannot be read.
+        Raises :class:`RequestError` for a declaration that cannot be read, and for a name that the provider
+        refuses, if the name is replaced here: the upstream cannot refuse it.
         """
         kind = tool.get("type")
         if kind in _NAMED:
-            yield f"{place}.name", "", _name(tool, place)
+            name = _name(tool, place)
+            if kind == CUSTOM and CUSTOM not in self._native:
+                check_name(name, f"{place}.name")
+            yield f"{place}.name", "", name
         elif kind == NAMESPACE:
-            group = _text(tool, "name", place)
+            group, is_replaced = _text(tool, "name", place), NAMESPACE not in self._native
+            if is_replaced:
+                check_name(group, f"{place}.name")
             check_members(tool, {"description": str}, place)
             for path, inner in _objects(tool, "tools", f"{place}.", needed=True).items():
                 if inner.get("type") not in _NAMED:
                     raise RequestError(400, f"{path}.type must be function or custom.", param=f"{path}.type")
-                yield f"{path}.name", f"{group}.", _name(inner, path)
+                name = _name(inner, path)
+                if is_replaced:
+                    check_name(name, f"{path}.name")
+                yield f"{path}.name", f"{group}.", name
         elif isinstance(kind, str) and kind in _BY_TYPE:
             if kind not in self._native:
                 check_members(tool, _BY_TYPE[kind].declared, place)
