@@ -59,7 +59,6 @@ DIALECTS = {
 """Dialects as data, which every module may read that speaks to a client or to an upstream."""
 
 RELAY_MAY_IMPORT = {
-    "proxy.wires.approving.read",
     "proxy.wires.approving.shown",
     "proxy.wires.chosen",
     "proxy.wires.dialect",
@@ -123,6 +122,7 @@ ABSTRACT = (
     RELAY_MAY_IMPORT
     | DIALECTS
     | {
+        "proxy.tools.access.call_prices",
         "proxy.tools.contract.bounds",
         "proxy.tools.contract.capabilities",
         "proxy.tools.access.egress",
@@ -134,7 +134,7 @@ ABSTRACT = (
         "proxy.tools.contract.schemas.schema",
         "proxy.tools.mcp.masking",
         "proxy.tools.contract.schemas.schema_library",
-        "proxy.tools.mcp.names",
+        "proxy.tools.mcp.definitions",
         "proxy.tools.mcp.overview",
         "proxy.tools.mcp.servers",
         "proxy.http.rules",

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import orjson
 
 from proxy.base.conversation import Message
-from proxy.wires.approving.read import ApprovalForm
+from proxy.wires.approving.shown import ApprovalForm
 from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec

@@ -79,7 +79,7 @@ NO_CACHE: dict[str, str] = {
     "proxy.telemetry.refused_keys.RefusedKeys": "upstreams of the configuration",
     "proxy.server.limits.redis.RedisCounters": "leases of requests that are open; the rest is limits_owed",
     "proxy.server.limits.redis._Line": "commands of requests that are open, and of limits_owed",
-    "proxy.server.middleware.refused_origins.RefusedOrigins": "sixteen origins of 200 characters",
+    "proxy.server.middleware.page_guard.RefusedOrigins": "sixteen origins of 200 characters",
     "proxy.server.connections.fairness.FairScheduler": "requests that are open",
     "proxy.api.mcp.sessions.McpSessions": "requests that are open",
     "proxy.api.detached.background.BackgroundRuns": "responses that run, bounded in number",

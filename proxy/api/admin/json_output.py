@@ -74,7 +74,9 @@ def detail_to_json(detail: RunDetail, *, content: bool = False) -> dict[str, Any
             for turn in detail.turns
         ],
         "invocations": [
-            asdict(row) | {"effect": row.effect.value, "operation_id": row.operation_id} | _duration(row)
+            asdict(row)
+            | {"effect": row.effect.value, "operation_id": row.operation_id, "cost": cost_number(row.cost)}
+            | _duration(row)
             for row in detail.invocations
         ],
         "memory": memory_to_json(detail),

@@ -323,7 +323,8 @@ def _invocation_span(row: ToolInvocationRecord) -> _Span:
     status = _status(row.status)
     if row.error_code is not None:
         status = status + Text(" ") + safe_cell(row.error_code, "red", _NAME_LIMIT)
-    note = Text(f"{row.effect.value}, {row.result_bytes} bytes, ", style="dim") + safe_cell(
+    paid = f"cost {cost_text(row.cost)}, " if row.cost is not None else ""
+    note = Text(f"{row.effect.value}, {row.result_bytes} bytes, {paid}", style="dim") + safe_cell(
         row.decision, "dim"
     )
     for sign, value in ((" ← ", row.arguments_redacted), (" → ", row.result_redacted)):
