@@ -162,16 +162,16 @@ class ResponsesAnswer:
             self._broken = None
             is_cut = payload.get("type") == "response.incomplete"
             yield from self._whole_item({**broken, "item": _ended(broken["item"])} if is_cut else broken)
-        place = payload.get("output_index", payload.get("item_id"))
+        place, item = payload.get("output_index", payload.get("item_id")), payload.get("item")
         match payload.get("type"):
             case "response.output_item.added" | "response.output_item.done" as kind:
-                origin = self._origin(item := payload.get("item"))
+                origin = self._origin(item)
                 if origin is None or origin.typed is None:
                     yield payload if origin is None else {**payload, "item": self._item(item)}
                 elif kind == "response.output_item.added":
                     # The first event may already need the arguments: a patch begins with its path.
                     self._waiting[place] = payload
-                elif _ended(item) is not item:
+                elif item is not None and _ended(item) is not item:
                     # Some servers end each item as completed. Only what follows tells why this one is broken.
                     self._broken = payload
                 else:
