@@ -189,14 +189,11 @@ class Planner:
         route: Route,
         search: ClientSearch | None,
     ) -> bytes:
-        """Return the body of a request with the server tools that its model would be offered; ``search`` is
-        the one that the client declared, with the tools that the conversation has found."""
+        """Return the body of a request with the server tools, and those of ``search``, that its model gets."""
         selection = permissions.selections[route.served.upstream.name]
         offer = self._offers.decide(request, selection, None, limits=self._limits(route, wire), search=search)
-        if search is not None:
-            offer = offer.with_loaded(search.loaded)
-        less, sent = wire.without_chosen(raw, request, offer.shown)
-        editor = wire.editor(less, sent)
+        offer = offer.with_loaded(search.loaded if search is not None else ())
+        editor = wire.editor(*wire.without_chosen(raw, request, offer.shown))
         editor.offer(offer.added, offer.replaced)
         return editor.render()
 
