@@ -77,7 +77,6 @@ RELAY_MAY_IMPORT = {
     "proxy.wires.crossed",
     "proxy.wires.profile",
     "proxy.wires.providers",
-    "proxy.wires.text_calls.editor",
     "proxy.wires.text_calls.port",
     "proxy.wires.text_calls.rules",
     "proxy.wires.stream.fast_path",
@@ -103,7 +102,6 @@ RELAY_MAY_IMPORT = {
     "proxy.tools.searching.index",
     "proxy.tools.searching.listing",
     "proxy.tools.searching.patterns",
-    "proxy.tools.searching.searches",
 }
 """Ports and helpers; never a concrete wire, store, upstream or tool."""
 

@@ -11,8 +11,7 @@ from typing import Final
 import orjson
 
 from proxy.api.context import Context
-from proxy.api.generate.forwarder import Forwarder
-from proxy.api.generate.passthrough import Passthrough
+from proxy.api.generate.forwarder import Forwarder, Passthrough
 from proxy.api.generate.request_reader import RequestReader
 from proxy.relay.body import Body, without_carried
 from proxy.relay.planning import Planner

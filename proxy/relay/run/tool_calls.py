@@ -26,7 +26,7 @@ from proxy.relay.run_memory import RunMemory
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.running.runner import Runner
-from proxy.tools.searching.searches import Searches
+from proxy.tools.searching.listing import Searches
 from proxy.wires.hosted.tools import found_pages
 from proxy.wires.typed_tools.searching import found_in
 from proxy.wires.upstream_port import CitingPort

@@ -22,8 +22,7 @@ from proxy.wires.ollama.held import (
     without_images,
 )
 from proxy.wires.ollama.request import OllamaRequest, calls_of, declared_name
-from proxy.wires.turn.edits import Edits
-from proxy.wires.turn.token_limit import tokens_left
+from proxy.wires.turn.edits import Edits, tokens_left
 from proxy.wires.upstream_port import Mask
 
 

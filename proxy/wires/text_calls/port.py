@@ -3,31 +3,89 @@
 Where client and upstream speak one dialect, the upstream's bytes go out unchanged until a call is found in
 their text. From there on an encoder of that dialect continues the response that the client already has in
 part.
+
+A prompted body is read from the client's, which keeps the conversation with its tools and calls and gets
+every edit: the upstream gets tools in the prompt, and calls and results as text.
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace as with_changes
 from functools import partial
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from proxy.base.conversation import Conversation
 from proxy.base.events import Frame, ReasoningDelta, RefusalDelta, TextDelta
 from proxy.wires.client_port import ClientRequest, TurnEncoder
-from proxy.wires.crossed import Crossing
+from proxy.wires.crossed import Crossing, TranslatedBody
 from proxy.wires.crossed_links import LinkingPort
 from proxy.wires.crossed_reader import CrossedReader
-from proxy.wires.crossing.exact import read_exactly
+from proxy.wires.crossing.codec import read_exactly
 from proxy.wires.crossing.translation import Translation
 from proxy.wires.dialect import Dialect
 from proxy.wires.profile import Profile
 from proxy.wires.stream.fast_path import FastReader
 from proxy.wires.text_calls.channel_reader import ChannelReader
-from proxy.wires.text_calls.editor import PromptedBody
 from proxy.wires.text_calls.prompting import prompted
 from proxy.wires.text_calls.reader import CallReading, TextCallReader, TextTools
 from proxy.wires.text_calls.rules import TextCallRules
-from proxy.wires.upstream_port import BodyEditor, ForwardingReader, StateHabit, TurnReader, UpstreamPort
+from proxy.wires.turn.edits import Edits
+from proxy.wires.upstream_port import (
+    BodyEditor,
+    ForwardingReader,
+    RequestBody,
+    StateHabit,
+    TurnReader,
+    UpstreamPort,
+)
 from proxy.wires.wire import Wire
+
+
+class PromptedBody(TranslatedBody):
+    """A body whose tools are in the prompt: ``change`` turns them into text."""
+
+    def __init__(
+        self,
+        own: RequestBody,
+        client: Wire,
+        translation: Translation,
+        change: Callable[[Conversation], Conversation],
+    ) -> None:
+        super().__init__(own, client, translation)
+        self._change = change
+
+    def left_out(self, edits: Edits) -> Sequence[str]:
+        self._learn_fields(edits)
+        if self._written is None:
+            self._check_history(self._own.render(edits))
+            self.render(edits)
+        return self._left_out_fields()
+
+    def conversation(self, edits: Edits) -> Conversation:
+        """Return the current request with its tools."""
+        return read_exactly(self._client.codec, self._own.render(replace(edits, asks_usage=False)))
+
+    def render(self, edits: Edits) -> bytes:
+        self._learn_fields(edits)
+        asked = self.conversation(edits)
+        if edits.asks_usage and asked.stream:
+            asked = with_changes(asked, stream_usage=True)
+        self._written = self._translation.write(self._change(asked))
+        return self._written.body
+
+    def tools_named(self, edits: Edits, message: str) -> frozenset[str]:
+        """Return nothing: the upstream gets no definition of a tool."""
+        return frozenset()
+
+    def recover(self, edits: Edits, message: str, code: str | None) -> Edits | None:
+        changed = self._own.recover(edits, message, code)
+        if changed is None and self._translation.learn(message):
+            changed = edits
+        self._written = None
+        return self._with_lessons(changed) if changed is not None else None
+
 
 _TEXTS: Final = (TextDelta, ReasoningDelta, RefusalDelta)
 _IN_JSON: Final = {"[": rb"\[(?![{\]])"}

@@ -27,8 +27,7 @@ from proxy.base.conversation import (
     ToolResultPart,
     split_system,
 )
-from proxy.wires.crossing.fields import Fields
-from proxy.wires.crossing.settings import read_sampling
+from proxy.wires.crossing.fields import Fields, read_sampling
 from proxy.wires.ollama.crossing.fields import OLLAMA_FIELDS
 from proxy.wires.ollama.request import Call, keys_of, pair
 
