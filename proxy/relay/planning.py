@@ -189,7 +189,7 @@ class Planner:
         route: Route,
         search: ClientSearch | None,
     ) -> bytes:
-        """Return the body of a request with the server tools, and those of ``search``, that its model gets."""
+        """Return the body of a request with the tools of the server and of ``search`` that its model gets."""
         selection = permissions.selections[route.served.upstream.name]
         offer = self._offers.decide(request, selection, None, limits=self._limits(route, wire), search=search)
         offer = offer.with_loaded(search.loaded if search is not None else ())
