@@ -60,7 +60,6 @@ DIALECTS = {
 """Dialects as data, which every module may read that speaks to a client or to an upstream."""
 
 RELAY_MAY_IMPORT = {
-    "proxy.wires.approving.read",
     "proxy.wires.approving.shown",
     "proxy.wires.chosen",
     "proxy.wires.dialect",
@@ -79,7 +78,6 @@ RELAY_MAY_IMPORT = {
     "proxy.wires.crossed",
     "proxy.wires.profile",
     "proxy.wires.providers",
-    "proxy.wires.text_calls.editor",
     "proxy.wires.text_calls.port",
     "proxy.wires.text_calls.rules",
     "proxy.wires.stream.fast_path",
@@ -105,7 +103,6 @@ RELAY_MAY_IMPORT = {
     "proxy.tools.searching.index",
     "proxy.tools.searching.listing",
     "proxy.tools.searching.patterns",
-    "proxy.tools.searching.searches",
 }
 """Ports and helpers; never a concrete wire, store, upstream or tool."""
 
@@ -124,6 +121,7 @@ ABSTRACT = (
     RELAY_MAY_IMPORT
     | DIALECTS
     | {
+        "proxy.tools.access.call_prices",
         "proxy.tools.contract.bounds",
         "proxy.tools.contract.capabilities",
         "proxy.tools.access.egress",
@@ -135,7 +133,7 @@ ABSTRACT = (
         "proxy.tools.contract.schemas.schema",
         "proxy.tools.mcp.masking",
         "proxy.tools.contract.schemas.schema_library",
-        "proxy.tools.mcp.names",
+        "proxy.tools.mcp.definitions",
         "proxy.tools.mcp.overview",
         "proxy.tools.mcp.servers",
         "proxy.http.rules",
