@@ -15,7 +15,7 @@ from proxy.commands.approvals.cli import approvals_app
 from proxy.commands.credentials.cli import credentials_app
 from proxy.commands.keys.cli import keys_app
 from proxy.commands.mcp.cli import mcp_app
-from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
+from proxy.commands.options import ConfigOption, JsonOption, ListByDefault, ScrubOption
 from proxy.commands.runs.cli import runs_app, usage
 from proxy.commands.serve.memory import share_one_arena
 
@@ -288,17 +288,6 @@ def migrate(
         sealing.forget_sealed(loaded, forget_sealed, ask=not yes)
     if reseal:
         sealing.reseal(loaded)
-
-
-ScrubOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--scrub",
-        metavar="TEXT",
-        help="Replace this text by [redacted], as secrets are; one * stands for any characters up to a space "
-        "or quote. Repeat the option for more.",
-    ),
-]
 
 
 @app.command()
