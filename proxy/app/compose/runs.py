@@ -42,7 +42,7 @@ def create_runs(
     bytes of runs.
     """
     config, store = services.config, services.store
-    prices = _prices(config)
+    prices = model_prices(config)
     memory = RunMemory(
         history=History(store, time.time, config.store.history_system, _sealed_turns(config, item_keys)),
         items=ItemReferences(store),
@@ -118,7 +118,8 @@ def _commits(services: Services) -> CommitWaiter:
     )
 
 
-def _prices(config: Config) -> Prices:
+def model_prices(config: Config) -> Prices:
+    """Return the configured prices of models."""
     return Prices(
         {
             model: Price(

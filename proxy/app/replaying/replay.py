@@ -7,7 +7,8 @@ replay sends the client's recorded request to another upstream. In all cases the
 server that ``serve`` makes, with a record in memory, and no tool runs.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol
 
 import aiohttp
@@ -278,7 +279,8 @@ async def _run_again(
             path, body = services.paths["chat"], _placeholder(detail, recorded)
         return await _post(f"{address}{path}", body, headers, again.tools.request_timeout_s + _GRACE_S)
 
-    refused = await _served(app, ask)
+    async with served_on_loopback(app) as address:
+        refused = await ask(address)
     return await _outcome(services, results, withheld, refused)
 
 
@@ -338,15 +340,15 @@ def _placeholder(detail: RunDetail, recorded: RecordedRun) -> bytes:
     return orjson.dumps({**asked, "tools": tools} if tools else asked)
 
 
-async def _served(app: ReplayApp, ask: Callable[[str], Any]) -> str:
-    """Serve on a free loopback port while ``ask`` runs; ``ask`` gets the address."""
+@asynccontextmanager
+async def served_on_loopback(app: Application) -> AsyncIterator[str]:
+    """Serve on a free loopback port during the block, which gets the address."""
     runner = EdgeRunner(app)
     await runner.setup()
     try:
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
-        port = runner.addresses[0][1]
-        return str(await ask(f"http://127.0.0.1:{port}"))
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
 

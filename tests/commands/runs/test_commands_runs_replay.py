@@ -10,8 +10,8 @@ from chat_script import content, finish, reply, role, stream
 from in_process import in_thread
 from probe_tools import WATCH
 from raw_upstream import RawUpstream, whole
-from recorded_runs import ANSWER, ASK, BUY, CLIENT_TOOL, CONFIG, ECHO, TIME, TURN, called, recorded
 from running_proxy import make_config, running
+from served_runs import ANSWER, ASK, BUY, CLIENT_TOOL, CONFIG, ECHO, TIME, TURN, called, recorded
 from waiting import until
 
 from proxy.config.secret import Secret

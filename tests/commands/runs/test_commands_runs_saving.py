@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from recorded_runs import ANSWER, ASK, ECHO, TURN, called, recorded
+from served_runs import ANSWER, ASK, ECHO, TURN, called, recorded
 
 from proxy.upstreams.base import UpstreamRequest
 from proxy.upstreams.recorded.replay import ReplayUpstream

@@ -1,72 +1,50 @@
-"""Runs that a server leaves in a record, for tests of the commands that read it."""
+"""Recorded runs for the tests of the commands that read them."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-from chat_script import call, content, finish, role, stream
-from probe_tools import WATCH
-from raw_upstream import RawUpstream, Step
-from running_proxy import make_config, running
+from proxy.records.rows import MessageRecord, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
+from proxy.store.options import StoreOptions
+from proxy.store.sqlite.store import SqliteStore
+
+NOW = 1_760_000_000.0
+WORDS = "what the tool said to the model alone"
 
 
-def called(*calls: tuple[str, str, str]) -> list[Step]:
-    """A streamed turn that makes calls: (id, name, arguments)."""
-    return stream(role(), *[call(i, n, a, at) for at, (i, n, a) in enumerate(calls)], finish("tool_calls"))
+def run(id: str, **changes: Any) -> RunRecord:
+    """Return a completed run with one call."""
+    values: dict[str, Any] = {
+        "request_id": f"req-{id}", "caller": "open", "wire": "chat", "model": "m", "upstream": "default",
+        "stream": True, "status": "completed", "started_at": NOW, "ended_at": NOW + 4, "turns": 2,
+        "tool_calls": 1, "finish_reason": "stop", "input_tokens": 20, "output_tokens": 3, "total_tokens": 23,
+        "offered": ("core__f",), "withheld": {"core__g": 'policy.allow lacks "core__g"'},
+        "trace": "silent", "prompt_hash": "0a1b2c3d4e5f60718293a4b5c6d7e8f9",
+    }  # fmt: skip
+    return RunRecord(id=id, **(values | changes))
 
 
-ASK: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
-ANSWER = stream(role(id="chatcmpl-2"), content("It ", "is noon.", id="chatcmpl-2"), finish(id="chatcmpl-2"))
-CLIENT_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "mine",
-        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
-    },
-}
-TIME = "core__get_current_time"
-ECHO = "probe_tools__echo"
-TURN = called(("call_1", TIME, '{"timezone":"UTC"}'), ("call_2", ECHO, '{"text":"word"}'))
-BUY = "probe_tools__buy"
-CONFIG = """
-[tools]
-modules = ["probe_tools"]
-[policy]
-allow = ["core__*", "probe_tools__*"]
-"""
+def fill(path: Path, runs: Sequence[RunRecord], tools: Sequence[str] = ()) -> None:
+    """Store these runs, each with two turns, a message and a call; the calls use ``tools`` in turn."""
 
+    async def write() -> None:
+        store = SqliteStore(path, StoreOptions(keep_days=0))
+        await store.start()
+        for at, record in enumerate(runs):
+            store.put_run(record)
+            for number in (1, 2):
+                used = (10, number, 10 + number)
+                store.put_turn(TurnRecord(record.id, number, f"up-{number}", "stop", NOW, NOW + 1, *used))
+            store.put_messages([MessageRecord(record.id, 1, 0, "tool", content=WORDS)])
+            store.close_invocation(
+                ToolInvocationRecord(
+                    id=f"inv-{record.id}", run_id=record.id, turn=1, seq=0, call_id="c1",
+                    tool=tools[at % len(tools)] if tools else "core__f", provider="core", spec_digest="00",
+                    effect=ToolEffect.READ_ONLY, decision="allowed", status="success", started_at=NOW + 1,
+                    ended_at=NOW + 1.5, arguments_redacted={"city": "Wien"}, result_bytes=5,
+                )
+            )  # fmt: skip
+        await store.aclose()
 
-def recorded(
-    folder: Path,
-    *scripts: Sequence[Step],
-    ask: Any = None,
-    path: str = "/v1/chat/completions",
-    content: str = "all",
-    seal: bool = True,
-    tools: Any = None,
-    wires: Sequence[str] = (),
-    wire_bytes: bool = True,
-    headers: Mapping[str, str] = MappingProxyType({}),
-    retries: int | None = None,
-    approve: Sequence[str] = (),
-) -> str:
-    """Serve one request with a record in ``folder``; return the run's id."""
-
-    async def serve() -> str:
-        store = {"url": f"sqlite:///{folder / 'toolrelay.db'}", "content": content, "seal": seal}
-        store |= {"wire_bytes": wire_bytes}
-        async with RawUpstream(*scripts) as scripted:
-            served: dict[str, Any] = {"base_url": scripted.url, **({"wires": wires} if wires else {})}
-            served |= {} if retries is None else {"retries": retries}
-            asks: dict[str, Any] = {"policy": {"approve": approve}, "approvals": {}} if approve else {}
-            config = make_config(served, modules=("probe_tools",), store=store, tools=tools, **asks)
-            async with running(config) as proxy:
-                answer = await proxy.ask(ask or ASK, headers, path=path)
-                return answer.header("x-toolrelay-run") or ""
-
-    (folder / "toolrelay.toml").write_text(CONFIG)
-    run_id = asyncio.run(serve())
-    WATCH.reset()
-    return run_id
+    asyncio.run(write())
