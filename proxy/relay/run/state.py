@@ -74,7 +74,8 @@ class ToolState(Struct):
     ``withheld`` maps tools that the run offers, but its later turns do not, to the rule.  ``effects`` says
     that a tool with side effects has run.  ``sealed`` says that the record is encrypted, so arguments need no
     masking.  ``asks_by_call`` says that the proxy now asks the client about approvals by calls of a function;
-    if the model calls that function, its calls are hidden.
+    if the model calls that function, its calls are hidden.  ``found`` are texts of searches and pages of this
+    run, whose addresses may be fetched.
 
     A ``ToolState`` holds no reference to the run, although the run calls its methods.  A reference cycle
     would keep the memory of each run until the garbage collector comes.
@@ -87,6 +88,7 @@ class ToolState(Struct):
     withheld: Mapping[str, str] = {}
     effects: bool = False
     asks_by_call: bool = False
+    found: list[str] = []
     _masked: dict[tuple[str, str], str] = {}
 
     @property
@@ -173,8 +175,9 @@ class TurnProgress(Struct):
     tools.  ``waiting`` are the approvals that its calls
     wait for, by the indices of the calls; ``of_agents`` are those that its calls of agents wait for.
     ``granted`` are the grants that let other calls run.  ``asks_by_call`` says that the client is asked by
-    calls of a function.  ``text_sent_back`` is the answer's text as the client will send it back; it is empty
-    if the client was asked in text.
+    calls of a function.  ``checked`` says that the limits of the provider's tools were applied to its calls.
+    ``text_sent_back`` is the answer's text as the client will send it back; it is empty if the client was
+    asked in text.
     """
 
     started_at: float = 0.0
@@ -188,6 +191,7 @@ class TurnProgress(Struct):
     of_agents: dict[int, Sequence[Approval]] = {}
     granted: dict[int, GrantedCall] = {}
     asks_by_call: bool = False
+    checked: bool = False
     text_sent_back: str = ""
 
     @property
