@@ -74,8 +74,7 @@ class ToolState(Struct):
     ``withheld`` maps tools that the run offers, but its later turns do not, to the rule.  ``effects`` says
     that a tool with side effects has run.  ``sealed`` says that the record is encrypted, so arguments need no
     masking.  ``asks_by_call`` says that the proxy now asks the client about approvals by calls of a function;
-    if the model calls that function, its calls are hidden.  ``found`` are texts of searches and pages of this
-    run, whose addresses may be fetched.
+    if the model calls that function, its calls are hidden.
 
     A ``ToolState`` holds no reference to the run, although the run calls its methods.  A reference cycle
     would keep the memory of each run until the garbage collector comes.
@@ -88,7 +87,6 @@ class ToolState(Struct):
     withheld: Mapping[str, str] = {}
     effects: bool = False
     asks_by_call: bool = False
-    found: list[str] = []
     _masked: dict[tuple[str, str], str] = {}
 
     @property
@@ -212,13 +210,15 @@ class Outcome(Struct):
 
     ``reader`` has the turn that was read last, ``None`` before the first.  ``turns_told`` is the last turn
     that the observers know.  ``finish_reason`` is the one that the client got.  ``has_data_for_next_request``
-    says that the record gets data for the client's next request.
+    says that the record gets data for the client's next request.  ``found`` are texts of searches and
+    pages, whose addresses may be fetched.
     """
 
     reader: TurnReader | None = None
     turns_told: int = 0
     finish_reason: str | None = None
     has_data_for_next_request: bool = False
+    found: list[str] = []
     _earlier: set[str] = set()
 
     def read_by(self, reader: TurnReader) -> TurnReader:

@@ -35,7 +35,7 @@ from proxy.relay.run_memory import RunMemory
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.running.runner import Runner
-from proxy.tools.searching.searches import Searches
+from proxy.tools.searching.listing import Searches
 from proxy.wires.typed_tools.searching import found_in
 
 _NARROWED_BYTES = 16 << 20
@@ -137,9 +137,7 @@ class ToolCalls:
             if job.client.ask.nested is None
             else job.client.ask.nested.watch.call_started,
             on_progress=shown.progressed if job.client.trace == "events" else None,
-            on_done=lambda call, result: shown.finished(
-                call, limited(state, call, self._approvals.marked(call.name, result))
-            ),
+            on_done=lambda call, result: self._done(state, shown, call, result),
             approved=command.approved,
             granted=state.turn.granted,
         )
@@ -158,6 +156,11 @@ class ToolCalls:
         results = [limited(state, call, result) for call, result in zip(calls, results, strict=True)]
         note_found(job, state, zip(command.calls, results, strict=True))
         return self._take_results(job, state, [*results, *command.refused])
+
+    def _done(self, state: State, shown: "_ShownCalls", call: ToolCall, result: ToolResult) -> None:
+        """Count what a call cost, and show its result."""
+        state.run.paid(result.cost)
+        shown.finished(call, limited(state, call, self._approvals.marked(call.name, result)))
 
     def _searching(self, state: State) -> AbstractContextManager[None]:
         """Let the run search the tools that its model is not shown, if there are any."""

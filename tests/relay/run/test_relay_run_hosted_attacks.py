@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from provider_models import SEARCH, RecordedPages, serving_models
+from provider_models import FETCHING, SEARCH, RecordedPages, serving_models
 
 from proxy.tools.contract.capabilities import TextPage
 
@@ -170,8 +170,10 @@ async def test_an_alias_of_the_fetch() -> None:
         hosts_search=True,
         pages={},
         http=pages,
-        aliases={"open_page": "web__fetch_page"},
+        tools={**FETCHING, "aliases": {"open_page": "web__fetch_page"}},
     ) as (proxy, models):
         models["gpt-4o-mini"].then = [{"open_page": {"url": SPELLINGS["query"]}}]
         await proxy.ask(body(FETCH, alias), HEADERS, path=MESSAGES)
+        refused = models["gpt-4o-mini"].results[-1]
     assert pages.asked == [PAGE]
+    assert "url_not_in_prior_context" in refused

@@ -25,6 +25,14 @@ SEARCHING: Mapping[str, Any] = MappingProxyType(
     }
 )
 """The settings of tools with which the proxy searches the web as the demo does."""
+FETCHING: Mapping[str, Any] = MappingProxyType(
+    {
+        **SEARCHING,
+        "web_hosts": ["*"],
+        "hosted": {**SEARCHING["hosted"], "web_fetch": "web__fetch_page"},
+    }
+)
+"""The same, with pages of any host."""
 SEARCH = {"query": "rivers in Berlin"}
 """The search whose answer is recorded."""
 
@@ -147,16 +155,16 @@ async def serving_models(
     hosts_search: bool = False,
     pages: Mapping[str, str] | None = None,
     http: "RecordedPages | None" = None,
-    aliases: Mapping[str, str] = MappingProxyType({}),
+    tools: Mapping[str, Any] | None = None,
     **sections: Any,
 ) -> AsyncIterator[tuple[Proxy, Mapping[str, ProviderModel]]]:
     """Run a proxy with the probe tools in front of all models, each of which makes these calls.
 
     ``also`` are further names that clients use, each with the name of its model; ``native`` are the types of
     tools that all of them are said to know.  With ``hosts_search`` the proxy runs the provider's search that
-    clients declare, with the recorded answers of the demo.  With ``pages``, texts by
-    their addresses, it also fetches pages, with ``http`` in its own way.  ``aliases`` are those of tools.
-    ``sections`` are further settings.
+    clients declare, with the recorded answers of the demo.  With ``pages``, texts by their addresses, it also
+    fetches pages, with ``http`` in its own way.  ``tools`` are the settings of tools in place of those,
+    ``sections`` further settings.
     """
     models = {name: ProviderModel(served, calls) for name, served in SERVED.items()}
     tables = [
@@ -172,14 +180,9 @@ async def serving_models(
     ]
     waiting = iter(models.values())
     allow = ("core__*", "probe_tools__*", *(["web__search"] if hosts_search else []))
-    searching = SEARCHING if hosts_search else None
-    if pages is not None:
-        allow = (*allow, "web__fetch_page")
-        hosted = {**SEARCHING["hosted"], "web_fetch": "web__fetch_page"}
-        searching = {**SEARCHING, "web_hosts": ["*"], "hosted": hosted}
-    config = make_config(*tables, allow=allow, modules=("probe_tools",), tools=searching, **sections)
-    if aliases:
-        searching = {**(searching or {}), "aliases": dict(aliases)}
+    tools = tools or (FETCHING if pages is not None else SEARCHING if hosts_search else None)
+    allow = (*allow, *(["web__fetch_page"] if pages is not None else []))
+    config = make_config(*tables, allow=allow, modules=("probe_tools",), tools=tools, **sections)
     client = (http or RecordedPages(pages or {})).client if hosts_search else None
     async with running(config, Overrides(wrap_upstream=lambda _: next(waiting), http=client)) as proxy:
         yield proxy, models

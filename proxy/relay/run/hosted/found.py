@@ -26,4 +26,4 @@ def note_found(job: Job, state: State, made: Iterable[tuple[ToolCall, ToolResult
             port.cite(pages)
         # A text that is no list may only repeat what the model wrote.
         if fetches and (tool.pages is not None or is_list_of_pages(result)):
-            state.tools.found += [page.text if tool.pages else page.url for page in pages]
+            state.outcome.found += [page.text if tool.pages else page.url for page in pages]

@@ -158,7 +158,7 @@ def _refused_fetches(job: Job, state: State, wanted: Sequence[tuple[ToolCall, Pa
         elif not _allows(pages, address):
             code = "url_not_allowed"
         elif not _is_at(pages.known, address) and not any(
-            mentions(text, address) for text in state.tools.found
+            mentions(text, address) for text in state.outcome.found
         ):
             history = history or job.upstream.editor.history()
             if not occurred(address, job.client.port.spoken(orjson.loads(history))):
