@@ -6,10 +6,10 @@ end, because clients expect one item after the other.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from proxy.base.chance import epoch_s
@@ -40,7 +40,6 @@ _DELTAS = {"output_text": "output_text", "refusal": "refusal", "summary_text": "
 """Kinds of parts, and the names of their delta events."""
 
 
-@dataclass(slots=True)
 class _Call(EncodedCall):
     """A call so far; ``item`` is in its opening state."""
 
@@ -55,8 +54,7 @@ class _Call(EncodedCall):
         return {**self.item, name: "".join(self.pieces), "status": "completed"}
 
 
-@dataclass(slots=True)
-class _Text:
+class _Text(Struct):
     """An open text item: reasoning, or a message with its parts so far."""
 
     kind: str
