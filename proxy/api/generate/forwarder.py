@@ -95,7 +95,7 @@ class Forwarder:
         if body is not None and route.served.repair != "off":
             repair = repair_of(self._wires, endpoint, route, body.payload)
         client = self._clients.open(context, caller)
-        relayed = client if body is None else self._clients.with_listener(client, body.raw)
+        relayed = client if body is None else self._clients.with_listener(client, endpoint.path, body.raw)
         relayed.blank_out(route.served.secrets)
         try:
             # A stream may stay open for long, so no reference keeps the request alive once it is answered.

@@ -247,7 +247,7 @@ class Generate:
             if request:
                 stream = kept = self._resumable.keep(client)
             stream.set_header(RUN, job.identity.run_id)
-            return self._clients.with_listener(stream, ask.body.raw)
+            return self._clients.with_listener(stream, context.target.endpoint.path, ask.body.raw)
 
         run = await self._runs.start(ask, output, job)
         if kept is None:

@@ -71,9 +71,9 @@ class Listener(Protocol):
         """Note that the body is complete; may be called more than once."""
 
 
-Listen = Callable[[bytes], Listener]
-"""Returns the listener for the response to a request, from the request's body, before the proxy handles
-it."""
+Listen = Callable[[str, bytes], Listener]
+"""Returns the listener for the response to a request, from the request's path below the prefix of its dialect
+and from its body, before the proxy handles it."""
 
 
 class TeeStream(WrappedStream):
