@@ -64,8 +64,9 @@ class Runner:
     """The runner of tool calls. There is one per process; the state of a run is in its ``RunContext``.
 
     Args:
-        clock: the tools' time of day; with ``CacheControl`` a tool sets an expiry by it. The record uses the
-            machine's clock: a clock that stands still (the demo's) would put a call days before its run.
+        clock: the tools' time of day; with ``CacheControl`` a tool sets an expiry by it.
+        now: the record's clock, in seconds since the epoch. With ``clock``, which stands still in the demo, a
+            call would be days before its run.
         paged_results: keeps results that are too large, for ``core__read_result``; ``None`` keeps none.
         cached_results: the sealed record that shares cached results with other processes, or ``None``.
         max_read_only, max_read_only_per_caller: how many read-only tools run at the same time.
@@ -98,7 +99,9 @@ class Runner:
         effects: EffectLog | None = None,
         credentials: Credentials | None = None,
         log_arguments: bool = True,
+        now: Callable[[], float] = time.time,
     ) -> None:
+        self._now = now
         self._registry = registry
         self._policy = policy
         self._limiter = limiter
@@ -159,7 +162,7 @@ class Runner:
             deadline=None if budget_s is None else time.monotonic() + budget_s,
             catalog=catalog,
             spec=catalog.get(call.name),
-            started_at=time.time(),
+            started_at=self._now(),
             started=time.monotonic(),
             on_start=on_start,
             on_progress=on_progress,
@@ -194,7 +197,7 @@ class Runner:
             deadline=None,
             catalog=catalog,
             spec=catalog.get(call.name),
-            started_at=time.time(),
+            started_at=self._now(),
             started=time.monotonic(),
             on_start=None,
         )
