@@ -91,6 +91,7 @@ class OwnerLease:
     def start(self) -> None:
         """Begin to renew the lease if it is taken, and to look for others. Idempotent."""
         if self._task is None:
+            self._minute_at = time.monotonic()
             work = keep_running("record-lease", self._beat, every_s=self._lasts_s / 10, after_failure_s=0.0)
             self._task = asyncio.get_running_loop().create_task(work)
 

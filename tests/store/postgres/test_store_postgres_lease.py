@@ -74,7 +74,7 @@ async def test_only_the_rows_of_the_dead_are_interrupted(make_postgres: Make, po
     """Rule R1: after kill -9 the open rows of that process become ``interrupted``, and no other rows."""
     await migrate_postgres(postgres_url)
     async with _process(postgres_url, "dead", 1.0) as dead, _process(postgres_url, "alive"):
-        keeper = make_postgres(reap=True, lease_s=1.0, clock=lambda: T0 + 99)
+        keeper = make_postgres(reap=True, lease_s=4.0, clock=lambda: T0 + 99)
         await keeper.start()
         dead.kill()
         await _becomes(postgres_url, "dead", "interrupted")
@@ -92,7 +92,7 @@ async def test_a_process_that_stands_still_loses_its_lease_and_takes_it_again(
     """Rule R1: a stopped process counts as dead although its session lives; once it goes on, it is alive."""
     await migrate_postgres(postgres_url)
     async with _process(postgres_url, "still", 1.0) as still:
-        await make_postgres(reap=True, lease_s=1.0).start()
+        await make_postgres(reap=True, lease_s=4.0).start()
         still.send_signal(signal.SIGSTOP)
         await _becomes(postgres_url, "still", "interrupted")
         still.send_signal(signal.SIGCONT)
@@ -113,7 +113,7 @@ async def test_a_lock_that_a_dead_host_holds_delays_no_search(make_postgres: Mak
     holder = await connect(postgres_url)
     async with holder.transaction():
         await holder.execute("SELECT 1 FROM owners WHERE id = 'locked' FOR UPDATE")
-        await make_postgres(reap=True, lease_s=0.5).start()
+        await make_postgres(reap=True, lease_s=4.0).start()
         ended = "SELECT id FROM owners WHERE ended_at IS NOT NULL"
 
         async def is_ended(*names: str) -> bool:
