@@ -64,7 +64,7 @@ def host(folder: Path, upstream: str, url: str, shift_s: float, more: str = "") 
     }
 
 
-@pytest.mark.parametrize("shifts", [(300.0, -300.0), (-300.0, 300.0), (900.0, 0.0), (0.0, 900.0)])
+@pytest.mark.parametrize("shifts", [(-300.0, 300.0), (0.0, 900.0)])
 async def test_an_unsaid_repeat_at_a_host_with_another_clock_buys_nothing_twice(
     tmp_path: Path, postgres_url: str, shifts: Sequence[float]
 ) -> None:

@@ -78,7 +78,6 @@ def create_runs(
         broken=services.instruments.hooks.broken,
         parents=parents,
         searches=services.searches,
-        now=store.now,
     )
     runs = Runs(planner, orchestrator, prices, memory)
     for provider in services.agents:

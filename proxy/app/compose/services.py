@@ -185,9 +185,8 @@ async def create_services(
     of them. Raises :class:`~proxy.base.errors.ConfigError` and :class:`~proxy.base.errors.StoreError`.
     """
     given = overrides or Overrides()
-    clock = given.clock or SystemClock()
+    clock, store = given.clock or SystemClock(), open_record(config, reap=reap)
     egress = open_egress(config) if given.http is None else None
-    store = open_record(config, reap=reap)
     paged_results, searches = PagedResults(record=store, now=store.now), Searches()
     capabilities, credentials = tool_capabilities(config, clock, given.http, egress, store.vault, store.now)
     policy = _policy(config, credentials)

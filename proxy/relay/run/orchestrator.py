@@ -6,7 +6,7 @@ client sees, and the editor what the upstream gets.  Nothing here knows a wire.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -55,13 +55,8 @@ class Orchestrator:
         broken: OnBroken = ignore_broken,
         parents: Parents | None = None,
         searches: Searches | None = None,
-        now: Callable[[], float] = time.time,
     ) -> None:
-        """``parents`` are the runs that wait for agents that they called, ``searches`` those that search.
-
-        ``now`` is the clock of the record, in seconds since the epoch.
-        """
-        self._now = now
+        """``parents`` are the runs that wait for agents that they called, ``searches`` those that search."""
         self._idempotency = memory.idempotency
         self._settings = settings
         self._turns = ModelTurns(settings, memory.refusals, broken)
@@ -88,7 +83,7 @@ class Orchestrator:
             tape.finish()
 
     async def _serve(self, job: Job, client: ClientStream) -> None:
-        state = self._begin(job, client, self._now())
+        state = self._begin(job, client, self._journal.now())
         status: RunStatus = "failed"
         error: str | None = "internal_error"
         try:

@@ -65,8 +65,7 @@ class Runner:
 
     Args:
         clock: the tools' time of day; with ``CacheControl`` a tool sets an expiry by it.
-        now: the record's clock, in seconds since the epoch. With ``clock``, which stands still in the demo, a
-            call would be days before its run.
+        now: the record's clock, in seconds since the epoch; ``clock`` may stand still, as the demo's does.
         paged_results: keeps results that are too large, for ``core__read_result``; ``None`` keeps none.
         cached_results: the sealed record that shares cached results with other processes, or ``None``.
         max_read_only, max_read_only_per_caller: how many read-only tools run at the same time.
@@ -102,10 +101,8 @@ class Runner:
         now: Callable[[], float] = time.time,
     ) -> None:
         self._now = now
-        self._registry = registry
-        self._policy = policy
-        self._limiter = limiter
-        self._credentials = credentials
+        self._registry, self._policy = registry, policy
+        self._limiter, self._credentials = limiter, credentials
         self._ids = ids
         self._journal = InvocationJournal(log, on_closed, log_arguments=log_arguments)
         self._shared = None if effects is None else SharedEffects(effects, self._journal)
