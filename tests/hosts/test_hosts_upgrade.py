@@ -42,7 +42,7 @@ from proxy.store.sqlite.store import SqliteStore
 
 ROOT = Path(__file__).parents[2]
 STEPS = load_migrations(find_migrations("postgres"))
-WITH_LOCKS = STEPS[:30]
+WITH_LOCKS = STEPS[:31]
 """The schemas in which a process that lived held an advisory lock; later ones have leases."""
 
 REFUSED = (
@@ -131,7 +131,7 @@ async def test_each_server_says_which_schema_it_knows(postgres_url: str, tmp_pat
         assert db.execute("SELECT schema FROM owners").fetchall() == [(latest_schema(),)]
 
 
-@pytest.mark.parametrize("before", [30, latest_schema()])
+@pytest.mark.parametrize("before", [31, latest_schema()])
 async def test_a_start_beside_an_older_process_on_one_file_is_refused(tmp_path: Path, before: int) -> None:
     """The same holds for a SQLite file: a lock that is held refuses the start, a free one does not."""
     path = tmp_path / "r.db"

@@ -36,7 +36,7 @@ from proxy.store.sql.migrate import (
 _LOCK: Final = 0
 """The second half of the migrations' lock key."""
 
-_LEASES_SINCE: Final = 31
+_LEASES_SINCE: Final = 32
 _OLDER: Final = (
     f"SELECT host FROM owners WHERE ended_at IS NULL AND schema < {OLDEST_BESIDE} AND lease_until >= {NOW}"
 )

@@ -24,7 +24,7 @@ from proxy.base.errors import StoreError, StoreTooNew, StoreUnavailable
 APPLICATION_ID = 0x74726C79
 """``PRAGMA application_id`` of a record: the letters ``trly``."""
 
-OLDEST_BESIDE: Final = 31
+OLDEST_BESIDE: Final = 32
 """The oldest schema whose processes may write a record beside processes of this version.
 
 Raise it with each change after which an older process would break a promise: it reads a column in another
