@@ -26,7 +26,10 @@ _MOST_PAGES: Final = 1000
 
 
 class SealedResults:
-    """Encrypts and decrypts the pages that were found for one caller, with the keys of a :class:`TextSeal`."""
+    """Encrypts and decrypts the pages that were found for one caller.
+
+    ``keys`` are those of a :class:`~proxy.base.sealed_text.TextSeal`.
+    """
 
     def __init__(self, keys: Sequence[bytes], caller: str) -> None:
         self._seal = TextSeal(keys, b"found pages")
