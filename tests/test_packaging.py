@@ -40,7 +40,14 @@ def optional_dependencies() -> set[str]:
     """What the extras that add a feature need."""
     extras = PROJECT["project"]["optional-dependencies"]
     names = (
-        _NAME.match(line) for line in (*extras["mcp"], *extras["otel"], *extras["redis"], *extras["web"])
+        _NAME.match(line)
+        for line in (
+            *extras["mcp"],
+            *extras["otel"],
+            *extras["pytest"],
+            *extras["redis"],
+            *extras["web"],
+        )
     )
     return {normal(found.group()) for found in names if found}
 

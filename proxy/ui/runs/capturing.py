@@ -3,7 +3,6 @@
 import asyncio
 import io
 import secrets
-import time
 import zipfile
 from collections.abc import Collection, Container, Iterable, Mapping
 from typing import Any, Final
