@@ -36,6 +36,11 @@ def may_defer(name: str, *, crosses: bool) -> bool:
     return len(name) <= _SHORT or not crosses
 
 
+def loaded_text(name: str) -> str:
+    """Return what a model reads in place of a reference to a tool that a client's own search has loaded."""
+    return f"The tool {name} can be called now."
+
+
 def found_in(result: ToolResult) -> Sequence[str]:
     """Return the names in the result of a search; none if it failed."""
     try:

@@ -19,7 +19,7 @@ from proxy.wires.hosted.forms import CallForm
 from proxy.wires.turn.assembler import mint_call_id
 from proxy.wires.turn.request_members import declared_names
 from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions, UpstreamTypes
-from proxy.wires.typed_tools.searching import ClientSearch, found_in, may_defer, query_of
+from proxy.wires.typed_tools.searching import ClientSearch, found_in, loaded_text, may_defer, query_of
 
 _TYPE: Final = re.compile(r"tool_search_tool_(bm25|regex)(_\d{8})?")
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")
@@ -166,9 +166,7 @@ def _as_text(block: Any) -> Any:
     if not isinstance(content, list) or not any(_reference(part) for part in content):
         return block
     said = [
-        {"type": "text", "text": f"The tool {name} can be called now."}
-        if (name := _reference(part))
-        else part
+        {"type": "text", "text": loaded_text(name)} if (name := _reference(part)) else part
         for part in content
     ]
     return {**block, "content": said}
