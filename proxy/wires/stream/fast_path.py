@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 from proxy.base.events import Frame, TurnEvent
 from proxy.wires.client_port import StreamWriter
+from proxy.wires.stream.held import identity
+from proxy.wires.stream.plain import PlainTurn
 from proxy.wires.upstream_port import TurnReader
 
 
@@ -54,6 +56,18 @@ class FastReader:
         """
         return None
 
+    def plain_turn(self) -> PlainTurn | None:
+        """Return what can read the turn as long as it is plain text; ``None`` if only this reader can.
+
+        It reads in place of this reader, and only while the writer's :meth:`FastWriter.transform` changes
+        nothing.
+        """
+        return None
+
+    def note_plain(self, turn: PlainTurn) -> None:
+        """Note a whole turn that its :meth:`plain_turn` has read."""
+        raise NotImplementedError
+
     def wrap(self, writer: "FastWriter") -> "FastWriter":
         """Return the writer through which unread events leave."""
         return writer
@@ -66,6 +80,10 @@ class FastWriter:
     def transform(self) -> Callable[[bytes], bytes] | None:
         """Return what to apply to whole text events that leave without a frame, until a frame is written;
         ``None`` if the writer needs frames."""
+
+    def note_plain(self, text: str) -> None:
+        """Note a turn of plain text that the client has got to its end mark."""
+        raise NotImplementedError
 
 
 class FastPath:
@@ -90,6 +108,10 @@ class FastPath:
         if isinstance(reader, FastReader) and isinstance(writer, FastWriter):
             return cls(reader, writer)
         return None
+
+    def plain_turn(self) -> PlainTurn | None:
+        """Return what can read the turn as long as it is plain text, if there is such a thing."""
+        return self.reader.plain_turn() if self.transform is identity else None
 
     def feed(self, chunk: bytes, *, most: int = 0, large: bool = False) -> list[Frame]:
         return self.reader.feed(chunk, together=self.transform is not None, most=most, large=large)
