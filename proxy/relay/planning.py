@@ -26,16 +26,10 @@ from proxy.relay.memory.idempotency import repeat_of
 from proxy.relay.memory.prompt_hash import prompt_hash
 from proxy.relay.memory.references import item_not_found
 from proxy.relay.nested import AgentAsking, Purse
-from proxy.relay.offering.offer import (
-    Offer,
-    OfferRules,
-    Offers,
-    Wanted,
-    guard,
-    is_reserved,
-    with_required_approvals,
-)
+from proxy.relay.offering.hosted import Containing, contained_tools
+from proxy.relay.offering.offer import Offer, OfferRules, Offers, guard, is_reserved, with_required_approvals
 from proxy.relay.offering.tool_limits import NO_TOOLS, ToolLimits, limits_of
+from proxy.relay.offering.wanted import Wanted
 from proxy.relay.passing.metering import price_of
 from proxy.relay.ports import port_of, text_call_rules
 from proxy.relay.routing.fallback import Candidates
@@ -58,6 +52,7 @@ from proxy.tools.running.ledger import NO_KEY, RequestKey, RunLedger
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.registry.requests import check_switches
 from proxy.wires.typed_tools.functions import AsFunctions
+from proxy.wires.typed_tools.searching import ClientSearch
 from proxy.wires.upstream_port import BodyEditor, UpstreamPort
 from proxy.wires.wire import Wire
 
@@ -155,6 +150,7 @@ class Planner:
         self._prices = prices
         self._settings = settings
         self._offers = Offers(settings.offer)
+        self._containing = Containing()
 
     def routes_that_offer(
         self,
@@ -180,13 +176,19 @@ class Planner:
         return [route for route in routes if can_offer(route)] or routes
 
     def with_tools(
-        self, wire: Wire, raw: bytes, request: ClientRequest, permissions: UpstreamPermissions, route: Route
+        self,
+        wire: Wire,
+        raw: bytes,
+        request: ClientRequest,
+        permissions: UpstreamPermissions,
+        route: Route,
+        search: ClientSearch | None,
     ) -> bytes:
-        """Return the body of a request with the server tools that its model would be offered."""
+        """Return the body of a request with the tools of the server and of ``search`` that its model gets."""
         selection = permissions.selections[route.served.upstream.name]
-        offer = self._offers.decide(request, selection, None, limits=self._limits(route, wire))
-        less, sent = wire.without_chosen(raw, request, offer.shown)
-        editor = wire.editor(less, sent)
+        offer = self._offers.decide(request, selection, None, limits=self._limits(route, wire), search=search)
+        offer = offer.with_loaded(search.loaded if search is not None else ())
+        editor = wire.editor(*wire.without_chosen(raw, request, offer.shown))
         editor.offer(offer.added, offer.replaced)
         return editor.render()
 
@@ -200,7 +202,7 @@ class Planner:
             route.wire
             or with_functions(ask, route)[1] is not None
             or self._offers.decide(
-                with_hosted(ask, route, request, self._settings.offer.hosted),
+                with_hosted(ask, route, request, self._settings.offer),
                 ask.access.permissions.selections[route.served.upstream.name],
                 ask.options.wanted,
                 limits=self._limits(route, ask.wire),
@@ -261,7 +263,7 @@ class Planner:
         Return an upstream instead if the request has to be planned again for it: it has the conversation, or
         the response before has tools that the request does not name.
         """
-        request = with_hosted(ask, route, ask.wire.parse(ask.body.payload), self._settings.offer.hosted)
+        request = with_hosted(ask, route, ask.wire.parse(ask.body.payload), self._settings.offer)
         if route.wire:
             answer = ask.wire.load_answer(ask.body.payload)
             if answer is not None:
@@ -423,6 +425,8 @@ class Planner:
             permissions.selections[upstream],
             draft.offer,
         )
+        if contained := contained_tools(offer.names, offer.shown, selection.catalog):
+            policy = self._containing.of(policy, contained)
         if offer.asked:
             policy, selection = with_required_approvals(policy, selection, offer.asked)
         if offer.deferred.tools:

@@ -18,7 +18,7 @@ from proxy.records.rows import MessageRecord
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.crossed_links import LinkingPort
 from proxy.wires.crossed_texts import crossed_reader
-from proxy.wires.crossing.exact import read_exactly
+from proxy.wires.crossing.codec import read_exactly
 from proxy.wires.crossing.ledger import Ledger, Written
 from proxy.wires.crossing.native_turns import NativeTurns
 from proxy.wires.crossing.reasoning import asks_for_reasoning
@@ -286,6 +286,9 @@ class _CrossedBody(TranslatedBody):
 
     def render(self, edits: Edits) -> bytes:
         return self._upstream_body(edits).render(self._theirs(edits))
+
+    def history(self, edits: Edits) -> bytes:
+        return self._own.render(self._own_edits(edits))
 
     def restore(self, position: int, payload: bytes, *, needed: bool) -> RestoredMessages:
         self._natives.restore(payload)
