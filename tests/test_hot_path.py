@@ -32,13 +32,13 @@ CALLS_PER_EVENT_AT_ONCE_WITH_TOOLS = 13  # 12
 CALLS_PER_REQUEST = 400  # 383: such heads came before; `limits` counts the request
 # 489: the parser reads the head, and everything that depends on it is computed
 CALLS_PER_REQUEST_OF_A_NEW_HEAD = 510
-# 1145: the request is planned for any dialect and recognised if it is repeated; its answer is noted under three
-# keys, so that no hidden turn of another conversation with the same words is taken for its own.
+# 1145: the request is planned for any dialect and recognised if it is repeated; its answer is noted under
+# three keys, so that no hidden turn of another conversation with the same words is taken for its own.
 CALLS_PER_REQUEST_WITH_TOOLS = 1260
 # The client's body is split into its members here, which a request without a call does not need; and its
 # stored content is sealed, which takes about a hundred calls.
-# 1860: `limits` counts the request and the call. A plain stream, which is subtracted, takes 240 calls less than
-# when this was 1628, since it is read without frames.
+# 1860: `limits` counts the request and the call. A plain stream, which is subtracted, takes 240 calls less
+# than when this was 1628, since it is read without frames.
 CALLS_PER_TOOL_TURN = 2040
 # 2340: the claim is committed before the call runs, and the outcome after it. Before each step a run looks
 # whether the record keeps up. What is subtracted is less, as above.

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 from running_proxy import Proxy, make_config, running
 from stepping import END, EVENT, HEAD
+from waiting import until
 
 from proxy.wires.chat.reader import ChatTurnReader
 
@@ -146,8 +147,14 @@ async def record_of(proxy: Proxy, run_id: str | None) -> str:
     """Return what the record has of a run, without its ids and times; empty if there was no run."""
     if run_id is None:
         return ""
-    while (detail := await proxy.services.store.get_run(run_id)) is None or detail.run.status == "running":
-        await asyncio.sleep(0.001)  # The client has the end a moment before the record.
+
+    async def ended() -> bool:  # The client has the end a moment before the record.
+        detail = await proxy.services.store.get_run(run_id)
+        return detail is not None and detail.run.status != "running"
+
+    await until(ended)
+    detail = await proxy.services.store.get_run(run_id)
+    assert detail is not None
     run = structs.asdict(detail.run) | dict.fromkeys(("id", "request_id", "started_at", "ended_at"))
     turns = [
         structs.replace(one, run_id="", started_at=0.0, ended_at=0.0, first_at=one.first_at and 1.0)
