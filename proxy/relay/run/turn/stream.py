@@ -14,7 +14,6 @@ from proxy.relay.run.state import State
 from proxy.upstreams.base import UpstreamResponse
 from proxy.wires.dialect import Framing
 from proxy.wires.stream.fast_path import FastPath
-from proxy.wires.stream.plain import PlainTurn
 from proxy.wires.upstream_port import TurnReader
 
 MOST_EVENTS: Final = 128
@@ -73,7 +72,6 @@ class _TurnStream:
         fast = FastPath.of(reader, state.output.writer) if state.output.typed is None else None
         self._fast = fast
         self._feed = reader.feed if fast is None else fast.feed
-        self._plain = None if fast is None else fast.plain_turn()
         self._was_plain = False
         self._ended = False
         self._waited = False
@@ -136,13 +134,13 @@ class _TurnStream:
                 return None
         if self._is_limited:
             turn.events += chunk.count(self._event_sign)
-        if (plain := self._plain) is not None and fast is not None:
+        if fast is not None and (plain := fast.plain) is not None:
             if plain.take(chunk):
                 if turn.first_chunk_at and not plain.ended:
                     return self._output.client.push(chunk)
                 turn.first_chunk_at = turn.first_chunk_at or self._clock.now()
                 return self._send([chunk], plain.ended)
-            self._read_plain(plain, fast)
+            self._leave_plain(fast)
         if fast is not None and (transform := fast.transform) is not None and fast.take_unread(chunk):
             return self._output.client.push(transform(chunk))
         # The first chunk always gets here, because there is no earlier event that it could be like.
@@ -154,25 +152,21 @@ class _TurnStream:
             return self._go_on(wait)
         return wait
 
-    def _read_plain(self, plain: PlainTurn, fast: FastPath) -> None:
-        """Let the reader read the turn from its beginning; the client has got all of that."""
-        self._plain = None
-        if taken := plain.taken():
-            self._written(fast.feed(taken))
-            fast.transform = fast.writer.transform()
+    def _leave_plain(self, fast: FastPath) -> None:
+        """Let the reader read the turn, which the client has got so far as it came."""
+        self._written(fast.leave_plain())
+        fast.transform = fast.writer.transform()
 
     def _end_plain(self) -> None:
         """Note a turn that was plain text to its end mark; let the reader read any other."""
-        plain, fast = self._plain, self._fast
-        if plain is None or fast is None:
+        fast = self._fast
+        if fast is None or (plain := fast.plain) is None:
             return
         if not plain.ended:
-            self._read_plain(plain, fast)
+            self._leave_plain(fast)
             return
-        self._plain, self._was_plain = None, True
-        fast.reader.note_plain(plain)
-        fast.writer.note_plain(plain.text)
-        self._run.observe(plain.events())
+        self._was_plain = True
+        self._run.observe(fast.note_plain(plain))
         self._run.saw_end_mark()
 
     async def _go_on(self, wait: Awaitable[None] | None) -> None:
