@@ -20,8 +20,8 @@ from proxy.api.generate.request_options import decisions_of, request_options_of
 from proxy.api.generate.request_reader import RequestReader
 from proxy.api.pipeline import EndpointHandler
 from proxy.api.routes import check_query, routes_of_model
-from proxy.base.ids import row_ids
 from proxy.http.own_headers import RUN
+from proxy.records.ids import row_ids
 from proxy.relay.approvals.answering import take_answers
 from proxy.relay.approvals.decisions import Verdict
 from proxy.relay.approvals.rules import Decider

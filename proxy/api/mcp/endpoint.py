@@ -25,9 +25,9 @@ from proxy.api.mcp.sessions import McpSessions
 from proxy.base.caches import Derived
 from proxy.base.errors import RequestError
 from proxy.base.events import ToolCall, ToolProgress, ToolResult
-from proxy.base.ids import row_ids
 from proxy.http.headers import Headers
 from proxy.http.own_headers import RUN
+from proxy.records.ids import row_ids
 from proxy.records.rows import ToolEffect
 from proxy.relay.ask import Identity
 from proxy.relay.memory.idempotency import NO_REPEAT, repeat_of

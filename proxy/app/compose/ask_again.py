@@ -7,7 +7,7 @@ from proxy.api.detached.stored_request import StoredRequest
 from proxy.api.generate.request_reader import RequestReader
 from proxy.api.routes import routes_for
 from proxy.base.errors import RequestError
-from proxy.base.ids import row_ids
+from proxy.records.ids import row_ids
 from proxy.relay.ask import Access, Ask, Identity, RequestHead, RequestOptions
 from proxy.relay.body import Body
 from proxy.relay.starting.runs import Runs

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from proxy.app.compose.overrides import Overrides
 from proxy.app.compose.services import Services
 from proxy.app.compose.tools import search_rules
-from proxy.base.ids import row_ids
 from proxy.config.load import Config
+from proxy.records.ids import row_ids
 from proxy.relay.base import RunSettings
 from proxy.relay.memory.commit_waiter import CommitWaiter
 from proxy.relay.memory.hidden.history import History

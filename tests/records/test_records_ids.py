@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from proxy.base.ids import row_ids
+from proxy.records.ids import row_ids
 
 
 def test_ids_have_a_prefix_and_32_digits_and_differ() -> None:
