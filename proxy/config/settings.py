@@ -803,6 +803,16 @@ class PriceConfig(Section):
     output: float = Field(default=0, ge=0, allow_inf_nan=False, description="Output tokens.")
 
 
+class RecordConfig(Section):
+    """What is saved as fixtures, by `toolrelay record` and `toolrelay runs save`."""
+
+    scrub: Strings = Field(
+        default=(),
+        description="Texts to replace by [redacted], besides secrets. One * stands for any characters "
+        "up to a space, quote or backslash.",
+    )
+
+
 class LogConfig(Section):
     """The log, on standard error."""
 
@@ -867,6 +877,7 @@ class Config(Section):
     log: LogConfig = LogConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     ui: UiConfig = UiConfig()
+    record: RecordConfig = RecordConfig()
 
     # Not a setting: the serve command makes it, one for all processes of this start.
     _start_token: str = PrivateAttr(default="")

@@ -255,14 +255,8 @@ async def _run_again(
     )
     app = await make_app(again, overrides)
     services = app.services
-    selection = services.catalog.select(services.policy, asks=services.approvals.enabled)
-    available = {spec.name for spec in selection.offered}
-    withheld = {
-        name: selection.withheld.get(name, "no tool of this name is loaded")
-        for name in detail.run.offered
-        if name not in available
-    }
-    offered = ",".join(name for name in detail.run.offered if name in available) or "none"
+    withheld = _withheld(services, detail)
+    offered = ",".join(name for name in detail.run.offered if name not in withheld) or "none"
 
     async def ask(address: str) -> str:
         path, headers = services.paths.get(detail.run.wire, ""), {TOOLS: offered}
@@ -282,6 +276,17 @@ async def _run_again(
     async with served_on_loopback(app) as address:
         refused = await ask(address)
     return await _outcome(services, results, withheld, refused)
+
+
+def _withheld(services: Services, detail: RunDetail) -> dict[str, str]:
+    """Return the tools of a run that are no longer offered, each with the rule that withholds it."""
+    selection = services.catalog.select(services.policy, asks=services.approvals.enabled)
+    available = {spec.name for spec in selection.offered}
+    return {
+        name: selection.withheld.get(name, "no tool of this name is loaded")
+        for name in detail.run.offered
+        if name not in available
+    }
 
 
 async def _outcome(

@@ -19,7 +19,7 @@ async def save_run(config: Config, run_id: str, out: Path, scrub: Sequence[str])
 
     Raises :class:`~proxy.base.errors.ConfigError` if the record lacks bytes, or the folder exists already.
     """
-    clean = Scrubbing(config.secrets(), scrub).clean
+    clean = Scrubbing(config.secrets(), (*config.record.scrub, *scrub)).clean
     async with opened_runs(config) as store:
         detail = await find_run(store, run_id)
         kept = await store.find_wire(detail.run.id)

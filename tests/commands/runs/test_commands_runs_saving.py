@@ -48,18 +48,20 @@ def test_a_run_becomes_a_fixture(tmp_path: Path, here: Any) -> None:
 
 
 def test_a_saved_run_has_no_secret(tmp_path: Path, here: Any) -> None:
-    """A key in the question, in arguments and in a result of a tool, and what --scrub names, are removed."""
-    text = f"{SECRET} acct_hunter22"
+    """A key in the question, in arguments and in a result of a tool, and what the user names, are removed."""
+    text = f"{SECRET} acct_hunter22 house 7"
     turn = called(("call_1", ECHO, json.dumps({"text": text})))
     ask = {**ASK, "messages": [{"role": "user", "content": text}]}
     run_id = recorded(tmp_path, turn, ANSWER, ask=ask)
-    done = here("runs", "save", run_id, "saved", "--scrub", "acct_*")
+    env = {"TOOLRELAY_RECORD__SCRUB": '["acct_*"]'}
+    done = here("runs", "save", run_id, "saved", "--scrub", "house 7", env=env)
     assert done.returncode == 0, done.stderr
     files = [file for file in (tmp_path / "saved").rglob("*") if file.is_file()]
     assert len(files) == 10
     for file in files:
         assert SECRET not in file.read_text()
         assert "hunter22" not in file.read_text()
+        assert "house 7" not in file.read_text()
 
 
 def test_a_run_without_bytes_cannot_be_saved(tmp_path: Path, here: Any) -> None:
