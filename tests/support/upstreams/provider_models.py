@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from image_model import ImageModel
 from pair_kits import SPEAKERS, Call, Got, Turn
 from recorded_answers import Asked, Given, Scripted
 from running_proxy import Proxy, make_config, running
@@ -129,6 +130,7 @@ async def serving_models(
     native: Sequence[str] | None = None,
     hosts_search: bool = False,
     tools: Mapping[str, Any] | None = None,
+    images: ImageModel | None = None,
     **sections: Any,
 ) -> AsyncIterator[tuple[Proxy, Mapping[str, ProviderModel]]]:
     """Run a proxy with the probe tools in front of all models, each of which makes these calls.
@@ -136,7 +138,8 @@ async def serving_models(
     ``also`` are further names that clients use, each with the name of its model; ``native`` are the types of
     tools that all of them are said to know.  With ``hosts_search`` the proxy runs the provider's search that
     clients declare, with the recorded answers of the demo.  ``tools`` are the
-    settings of tools in place of those, ``sections`` further settings.
+    settings of tools in place of those, ``sections`` further settings.  ``images`` is an upstream that makes
+    the images of the tool that clients declare.
     """
     models = {name: ProviderModel(served, calls) for name, served in SERVED.items()}
     tables = [
@@ -150,9 +153,13 @@ async def serving_models(
         }
         for at, (name, served) in enumerate(SERVED.items())
     ]
-    waiting = iter(models.values())
+    waiting = iter([*models.values(), *([] if images is None else [images])])
     allow = ("core__*", "probe_tools__*", *(["web__search"] if hosts_search else []))
     tools = tools or (SEARCHING if hosts_search else None)
+    if images is not None:
+        tables.append({"name": "images", "base_url": "http://127.0.0.1:9/v1", "models": ("gpt-image-*",)})
+        tools = tools or {"hosted": {"image_generation": f"upstream:images/{images.model}"}}
+        allow = (*allow, "images__generate")
     config = make_config(*tables, allow=allow, modules=("probe_tools",), tools=tools, **sections)
     http = RecordedHttpClient(packaged_fixtures() / "http").client if hosts_search else None
     async with running(config, Overrides(wrap_upstream=lambda _: next(waiting), http=http)) as proxy:
