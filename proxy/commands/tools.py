@@ -24,7 +24,7 @@ from proxy.commands.mcp.warnings import many_lines
 from proxy.config.load import Config
 from proxy.records.rows import RunRecord
 from proxy.tools.contract.spec import ToolSpec
-from proxy.tools.mcp.names import PROVIDER
+from proxy.tools.mcp.definitions import PROVIDER
 from proxy.tools.running.ledger import RunContext
 
 

@@ -7,14 +7,7 @@ docs/reference/settings.md are generated from them. ``load.py`` reads a file int
 from typing import Annotated, Literal, TypedDict
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    PlainValidator,
-    PrivateAttr,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, PrivateAttr, model_validator
 
 from proxy.config.addresses import (
     check_allowed_hosts,

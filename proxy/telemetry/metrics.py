@@ -23,7 +23,7 @@ from proxy.records.rows import ToolInvocationRecord
 from proxy.telemetry.hooks import Observer, Operation, RequestFacts
 from proxy.telemetry.metric_families import FAMILIES, Family, Labels
 from proxy.telemetry.snapshots import read_snapshot
-from proxy.tools.mcp.names import PROVIDER as MCP_PROVIDER
+from proxy.tools.mcp.definitions import PROVIDER as MCP_PROVIDER
 
 Sources = Callable[[], Mapping[str, float | Mapping[Labels, float]]]
 """Called when the metrics are read: returns values by family name, or for a family with labels, by labels."""

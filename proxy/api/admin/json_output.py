@@ -9,9 +9,7 @@ from typing import Any, Final
 
 from msgspec.structs import asdict
 
-from proxy.api.admin.memory_output import memory_to_json
-from proxy.api.admin.run_meaning import meaning_of_run
-from proxy.api.admin.withheld import withheld
+from proxy.api.admin.run_meaning import meaning_of_run, memory_to_json, withheld
 from proxy.base.plain_text import ascii_json
 from proxy.records.rows import RunRecord, ToolInvocationRecord, TurnRecord
 from proxy.relay.routing.prices import cost_number, cost_text

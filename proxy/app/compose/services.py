@@ -49,7 +49,7 @@ from proxy.tools.contract.results.paging import PagedResults
 from proxy.tools.mcp.overview import ServerOverview
 from proxy.tools.mcp.provider import McpProvider
 from proxy.tools.running.runner import Runner
-from proxy.tools.searching.searches import Searches
+from proxy.tools.searching.listing import Searches
 from proxy.upstreams.base import Upstream
 from proxy.wires.registry.table import EndpointTable
 from proxy.wires.registry.wires import built_in_wires

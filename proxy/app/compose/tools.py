@@ -38,7 +38,7 @@ from proxy.tools.mcp.host_client import HostClient
 from proxy.tools.mcp.pins import FiledPins, PinSource, RecordedPins
 from proxy.tools.mcp.provider import McpProvider
 from proxy.tools.providers.modules import load_module
-from proxy.tools.searching.searches import Searches
+from proxy.tools.searching.listing import Searches
 from proxy.upstreams.base import Upstream
 
 _MAX_ANSWER = 8 << 20

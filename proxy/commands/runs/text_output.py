@@ -18,9 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from proxy.api.admin.json_output import costs_text, reported, tokens_text
-from proxy.api.admin.memory_output import memory_to_json
-from proxy.api.admin.run_meaning import meaning_of_run
-from proxy.api.admin.withheld import withheld
+from proxy.api.admin.run_meaning import meaning_of_run, memory_to_json, withheld
 from proxy.base.plain_text import counted, safe_cell
 from proxy.commands.fitting import Column, print_fitting
 from proxy.records.rows import MessageRecord, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord

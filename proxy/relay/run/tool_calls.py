@@ -26,7 +26,7 @@ from proxy.relay.run_memory import RunMemory
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.running.runner import Runner
-from proxy.tools.searching.searches import Searches
+from proxy.tools.searching.listing import Searches
 from proxy.wires.client_port import Trace
 from proxy.wires.hosted.forms import CallForm
 from proxy.wires.hosted.tools import found_pages

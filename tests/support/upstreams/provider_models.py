@@ -77,7 +77,8 @@ class ProviderModel(Scripted):
         self._calls = calls
         self.answer = ANSWER
         self.repeats = 1
-        """How often it makes each call."""
+        """How often it makes each call, unless ``often`` says it for the tool."""
+        self.often: dict[str, int] = {}
         self._made = 0
         self._items: dict[str, Any] = {}
 
@@ -93,7 +94,11 @@ class ProviderModel(Scripted):
         last = max((at for at, one in enumerate(got.messages) if one.role == "user"), default=0)
         has_results = any(one.role == "tool" for one in got.messages[last:])
         wanted = [] if has_results else [name for name in self._calls if name in got.tools]
-        calls = tuple(Call(self._next_id(), name, self._calls[name]) for name in wanted * self.repeats)
+        calls = tuple(
+            Call(self._next_id(), name, self._calls[name])
+            for name in wanted
+            for _ in range(self.often.get(name, self.repeats))
+        )
         turn = Turn("" if calls else self.answer, calls, thought="Let me see." if self._thinks(asked) else "")
         reply = self.speaker.reply(turn)
         self._items |= {item["id"]: item for item in reply.get("output") or ()}

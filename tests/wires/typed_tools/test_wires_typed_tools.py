@@ -434,6 +434,38 @@ def test_a_search_loads_what_its_output_has() -> None:
     assert offered(call, found) == [*first, ("waits", "")]
 
 
+WAITING: Mapping[str, tuple[Any, list[str]]] = {
+    "alone": ({"type": "function", "name": "waits"}, ["waits"]),
+    "in a namespace": ({"type": "function", "name": "g", "namespace": "n"}, ["n__g"]),
+    "by its name alone": ({"type": "custom", "name": "h"}, ["n__h"]),
+    "a namespace": ({"type": "namespace", "name": "n"}, ["n__g", "n__h"]),
+    "one of some": (
+        {"type": "allowed_tools", "mode": "auto", "tools": [named("waits"), named("present")]},
+        ["waits", "present"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WAITING)
+def test_a_tool_that_the_choice_names_does_not_wait_for_a_search(case: str) -> None:
+    """A model can be forced to call only what it has, so a deferred tool that the choice names is offered."""
+    choice, wanted = WAITING[case]
+    later = {"defer_loading": True, "parameters": CITY}
+    inner = [{**named("g"), **later}, {"type": "custom", "name": "h", "defer_loading": True}]
+    tools = [
+        {"type": "tool_search", "execution": "client"}, {**named("waits"), **later}, space(*inner),
+        {**named("present"), "parameters": CITY}, {**named("other"), **later},
+    ]  # fmt: skip
+    body = {"model": "m", "tools": tools, "tool_choice": choice, "input": "hi"}
+    made = ResponsesWire().as_functions(body, UpstreamTypes((), crosses=True))
+    assert made is not None
+    chosen = made.payload["tool_choice"]
+    assert [tool["name"] for tool in chosen.get("tools", [chosen])] == wanted
+    offered = {tool["name"]: tool for tool in made.payload["tools"]}
+    assert offered.keys() == {"tool_search", "present", *wanted}
+    assert not any("defer_loading" in tool for tool in offered.values())
+
+
 def test_a_reference_names_the_item_that_the_upstream_has() -> None:
     """Only ids of items that the upstream knows as calls of functions change."""
     ids = ["sh_1", "apc_1", "ctc_1", "tsc_1", "msg_1", "x"]

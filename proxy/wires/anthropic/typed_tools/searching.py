@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from proxy.base.events import SEARCH_TOOLS, ToolCall, ToolDefinition, ToolResult
+from proxy.wires.anthropic.mcp_servers import defers_servers
 from proxy.wires.hosted.forms import CallForm
 from proxy.wires.turn.assembler import mint_call_id
 from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions
@@ -82,7 +83,11 @@ def with_search(
     if isinstance(choice, dict) and choice.get("type") == "tool" and choice.get("name") == family:
         changed["tool_choice"] = {**choice, "name": SEARCH_TOOLS}
     search = ClientSearch(
-        deferred, tuple(dict.fromkeys(loaded)), _Form(family, deferred), by_pattern=family.endswith("regex")
+        deferred,
+        tuple(dict.fromkeys(loaded)),
+        _Form(family, deferred),
+        by_pattern=family.endswith("regex"),
+        defers_servers=defers_servers(payload, tools),
     )
     return AsFunctions(changed, typed.answer, typed.places, search)
 

@@ -233,9 +233,13 @@ class _Request:
     def _add(self, place: str, group: str, name: str, tool: Mapping[str, Any], *, is_loaded: bool) -> bool:
         """Add a tool that is not there yet, unless the model has to find it by a search first.
 
+        A tool that the choice names is there from the beginning: a model can be forced to call only what it
+        has.
+
         Return whether it was added.
         """
         waits = self._defers and tool.get("defer_loading") is True and not is_loaded
+        waits = waits and not self._is_chosen(group, name)
         if waits or (group, name) in self._offered:
             return False
         if self._defers:
@@ -276,6 +280,24 @@ class _Request:
         if len(found) == 1:
             return found[0]
         return {"type": "allowed_tools", "mode": "required", "tools": found}
+
+    def _is_chosen(self, group: str, name: str) -> bool:
+        """Return whether the choice names a tool of the client's, alone or with its namespace."""
+        return not self._choosable.isdisjoint(((group, ""), (group, name), ("", name)))
+
+    @cached_property
+    def _choosable(self) -> frozenset[tuple[str, str]]:
+        """What the choice names: ``("", NAME)`` and ``(NAMESPACE., NAME)``, and ``(NAMESPACE., "")`` for all
+        tools of a namespace."""
+        choice = self._payload.get("tool_choice")
+        listed = choice.get("tools") if isinstance(choice, dict) else None
+        found = set()
+        for tool in [choice, *(listed if isinstance(listed, list) else ())]:
+            if isinstance(tool, dict) and isinstance(name := tool.get("name"), str):
+                space = tool.get("namespace")
+                group = f"{space}." if isinstance(space, str) and space else ""
+                found.add((f"{name}.", "") if tool.get("type") == NAMESPACE else (group, name))
+        return frozenset(found)
 
     def _chosen(self, tool: Any, place: str) -> list[Any]:
         """Return the functions that an element of a choice means."""
