@@ -1,7 +1,6 @@
 """Clients' libraries on strict doubles of real providers: each through each of its APIs on each model.
 
 A streamed conversation of two questions; in each, the model calls a server tool and a tool of the client's.
-``TOOLRELAY_TEST_CLIENTS`` is a Python in whose environment ``clients/requirements.txt`` is installed.
 """
 
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 from e2e_packages import run_node
+from library_scripts import ask_python
 from looping import ECHO
 from provider_models import ANSWER, SERVED, ProviderModel, serving_models
 from running_proxy import Proxy
