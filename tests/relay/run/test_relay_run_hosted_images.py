@@ -271,7 +271,7 @@ def test_the_record_keeps_few_images() -> None:
     """Of the images of a response the record keeps the newest within its bound; other items stay."""
     large = "A" * (MOST_STORED // 2)
     calls = [{"type": "image_generation_call", "id": f"ig_{at}", "result": large} for at in range(3)]
-    response = {"id": "resp_1", "output": [calls[0], {"type": "message"}, *calls[1:]]}
+    response: dict[str, Any] = {"id": "resp_1", "output": [calls[0], {"type": "message"}, *calls[1:]]}
     kept = with_bounded_images(response)
     assert kept is not None
     assert [item.get("result") for item in kept["output"]] == [None, None, large, large]
