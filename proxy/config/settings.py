@@ -464,12 +464,15 @@ class ToolsConfig(Section):
     )
 
     hosted: Annotated[
-        dict[Literal["web_search", "image_generation"], Annotated[str, Field(min_length=1, max_length=256)]],
+        dict[
+            Literal["web_search", "web_fetch", "image_generation"],
+            Annotated[str, Field(min_length=1, max_length=256)],
+        ],
         AfterValidator(check_hosted),
     ] = Field(
         default={},
         description="Server tools that run what a client declares as its provider's own tool, if the "
-        "upstream does not run it (upstreams.*.native): web_search, image_generation. "
+        "upstream does not run it (upstreams.*.native): web_search, web_fetch, image_generation. "
         'image_generation = "upstream:NAME" or "upstream:NAME/MODEL" is the tool images__generate, which '
         "makes images at that upstream.",
         json_schema_extra={"example": 'web_search = "web__search"'},

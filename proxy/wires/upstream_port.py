@@ -5,7 +5,7 @@ all turns, and a :class:`TurnReader`, which reads a response. The relay knows no
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol
 
 from msgspec import Struct
@@ -74,6 +74,10 @@ class RequestBody(ABC):
     @abstractmethod
     def render(self, edits: Edits) -> bytes:
         """Return the body of the next upstream request."""
+
+    def history(self, edits: Edits) -> bytes:
+        """Return a request in the client's dialect with the whole conversation so far."""
+        return self.render(edits)
 
     @abstractmethod
     def recover(self, edits: Edits, message: str, code: str | None) -> Edits | None:
@@ -202,6 +206,10 @@ class BodyEditor:
         """See :meth:`RequestBody.render`."""
         return self.body.render(self.edits)
 
+    def history(self) -> bytes:
+        """See :meth:`RequestBody.history`."""
+        return self.body.history(self.edits)
+
     def recover(self, message: str, code: str | None) -> bool:
         """Change what the upstream refused with this error. Returns whether a retry may succeed."""
         changed = self.body.recover(self.edits, message, code)
@@ -309,8 +317,12 @@ class CitingPort(ABC):
     __slots__ = ()
 
     @abstractmethod
-    def cite(self, pages: Sequence[FoundPage]) -> None:
-        """Cite these pages, too, in the turns that come."""
+    def cite(self, pages: Sequence[FoundPage], conversation: Callable[[], bytes]) -> Mapping[str, int]:
+        """Cite these pages, too, in the turns that come.
+
+        Return the numbers by which the model may cite them, by their addresses; none if it may not.
+        ``conversation`` returns what was said so far, as JSON: numbers continue those in it.
+        """
 
 
 class UpstreamPort(Protocol):

@@ -1,6 +1,7 @@
 """Strict doubles of models of real providers: each refuses what its provider refuses, and uses tools."""
 
 import json
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from running_proxy import Proxy, make_config, running
 
 from proxy.app.app import Overrides
 from proxy.toolbox.demo.recorded import RecordedHttpClient
+from proxy.tools.contract.capabilities import TextPage
 from proxy.upstreams.recorded.replay import packaged_fixtures
 
 ANSWER = "It is noon."
@@ -25,8 +27,21 @@ SEARCHING: Mapping[str, Any] = MappingProxyType(
     }
 )
 """The settings of tools with which the proxy searches the web as the demo does."""
+FETCHING: Mapping[str, Any] = MappingProxyType(
+    {
+        **SEARCHING,
+        "web_hosts": ["*"],
+        "hosted": {**SEARCHING["hosted"], "web_fetch": "web__fetch_page"},
+    }
+)
+"""The same, with pages of any host."""
 SEARCH = {"query": "rivers in Berlin"}
 """The search whose answer is recorded."""
+
+
+def without_numbers(result: str) -> str:
+    """Return the result of a search without the numbers by which its pages are cited."""
+    return re.sub(r',"cite_as":"【\d+】"', "", result)
 
 
 @dataclass(frozen=True)
@@ -76,6 +91,8 @@ class ProviderModel(Scripted):
         self.speaker = SPEAKERS[served.wire]
         self._calls = calls
         self.answer = ANSWER
+        self.then: list[Mapping[str, Mapping[str, Any]]] = []
+        """The calls of later turns, before the answer."""
         self.repeats = 1
         """How often it makes each call, unless ``often`` says it for the tool."""
         self.often: dict[str, int] = {}
@@ -93,9 +110,10 @@ class ProviderModel(Scripted):
         got = self._got(asked)
         last = max((at for at, one in enumerate(got.messages) if one.role == "user"), default=0)
         has_results = any(one.role == "tool" for one in got.messages[last:])
-        wanted = [] if has_results else [name for name in self._calls if name in got.tools]
+        made = self._calls if not has_results else self.then.pop(0) if self.then else {}
+        wanted = [name for name in made if name in got.tools]
         calls = tuple(
-            Call(self._next_id(), name, self._calls[name])
+            Call(self._next_id(), name, made[name])
             for name in wanted
             for _ in range(self.often.get(name, self.repeats))
         )
@@ -127,6 +145,19 @@ class ProviderModel(Scripted):
         """The proxy closes it when it ends."""
 
 
+class RecordedPages(RecordedHttpClient):
+    """The demo's recorded answers, and these pages of plain text."""
+
+    def __init__(self, pages: Mapping[str, str]) -> None:
+        super().__init__(packaged_fixtures() / "http")
+        self._pages = pages
+
+    async def get_text(self, url: str) -> TextPage:
+        if url not in self._pages:
+            return await super().get_text(url)
+        return TextPage(url, "text/plain", self._pages[url])
+
+
 @asynccontextmanager
 async def serving_models(
     calls: Mapping[str, Mapping[str, Any]],
@@ -134,6 +165,8 @@ async def serving_models(
     *,
     native: Sequence[str] | None = None,
     hosts_search: bool = False,
+    pages: Mapping[str, str] | None = None,
+    http: "RecordedPages | None" = None,
     tools: Mapping[str, Any] | None = None,
     images: ImageModel | None = None,
     **sections: Any,
@@ -142,9 +175,10 @@ async def serving_models(
 
     ``also`` are further names that clients use, each with the name of its model; ``native`` are the types of
     tools that all of them are said to know.  With ``hosts_search`` the proxy runs the provider's search that
-    clients declare, with the recorded answers of the demo.  ``tools`` are the
-    settings of tools in place of those, ``sections`` further settings.  ``images`` is an upstream that makes
-    the images of the tool that clients declare.
+    clients declare, with the recorded answers of the demo.  With ``pages``, texts by their addresses, it also
+    fetches pages, with ``http`` in its own way.  ``tools`` are the settings of tools in place of those,
+    ``sections`` further settings.  ``images`` is an upstream that makes the images of the tool that clients
+    declare.
     """
     models = {name: ProviderModel(served, calls) for name, served in SERVED.items()}
     tables = [
@@ -160,12 +194,13 @@ async def serving_models(
     ]
     waiting = iter([*models.values(), *([] if images is None else [images])])
     allow = ("core__*", "probe_tools__*", *(["web__search"] if hosts_search else []))
-    tools = tools or (SEARCHING if hosts_search else None)
+    tools = tools or (FETCHING if pages is not None else SEARCHING if hosts_search else None)
+    allow = (*allow, *(["web__fetch_page"] if pages is not None else []))
     if images is not None:
         tables.append({"name": "images", "base_url": "http://127.0.0.1:9/v1", "models": ("gpt-image-*",)})
         tools = tools or {"hosted": {"image_generation": f"upstream:images/{images.model}"}}
         allow = (*allow, "images__generate")
     config = make_config(*tables, allow=allow, modules=("probe_tools",), tools=tools, **sections)
-    http = RecordedHttpClient(packaged_fixtures() / "http").client if hosts_search else None
-    async with running(config, Overrides(wrap_upstream=lambda _: next(waiting), http=http)) as proxy:
+    client = (http or RecordedPages(pages or {})).client if hosts_search else None
+    async with running(config, Overrides(wrap_upstream=lambda _: next(waiting), http=client)) as proxy:
         yield proxy, models

@@ -120,7 +120,7 @@ def test_models_that_write_calls_into_their_text(prompt: bool) -> None:
     port = text_call_port(client, upstream, request, rules, lambda facts: None)
     assert isinstance(port, CitingPort)
     port.editor(json.dumps(asked).encode(), request).render()
-    port.cite(list(PAGES.values()))
+    port.cite(list(PAGES.values()), lambda: b"")
     message = {"role": "assistant", "content": "See [b](https://b.example)."}
     reply = {"id": "c", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
     frame = port.reader((), lambda name: False, 8192).read_reply(json.dumps(reply).encode())
