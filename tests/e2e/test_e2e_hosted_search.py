@@ -284,7 +284,7 @@ async def test_markers_of_other_dialects(streamed: bool) -> None:
             # In a stream, text may have left before it is known that a link follows it.
             assert said.endswith(f"[[{at}]]({page})")
         body = {"model": "claude-opus-4-7", "messages": question, "extra_body": {"web_search_options": {}}}
-        text, notes = "", []
+        text, notes = "", list[Any]()
         if streamed:
             async for chunk in await client.chat.completions.create(stream=True, **body):
                 for choice in chunk.choices:

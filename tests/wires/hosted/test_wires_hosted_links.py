@@ -41,7 +41,7 @@ def read(pieces: list[str]) -> tuple[str, list[CitationAdded]]:
             else:
                 assert event.end == len(text)
                 found.append(event)
-    return text + "".join(event.text for event in finder.end()), found
+    return text + "".join(event.text for event in finder.end() if isinstance(event, TextDelta)), found
 
 
 @given(st.lists(PIECES, max_size=12).map("".join), st.lists(st.integers(0, 400), max_size=20))
