@@ -59,6 +59,8 @@ def contained_tools(names: Mapping[str, str], shown: ShownTools, catalog: Catalo
     A fetch gets an address only if it occurred in the conversation, and a search asks one engine, unless its
     server tool takes addresses.  ``names`` maps the names that models use to ids.
     """
+    if not shown.hosted:
+        return frozenset()
     return frozenset(
         id_
         for name, tool in shown.hosted.items()
