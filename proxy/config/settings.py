@@ -29,6 +29,7 @@ from proxy.config.mcp.servers import McpConfig, secrets_of
 from proxy.config.per_model import ModelTable, ProfileConfig, TextCallForm
 from proxy.config.secret import Secret
 from proxy.config.types import (
+    IMAGES_AT,
     TRACES,
     Bounds,
     Bytes,
@@ -46,6 +47,7 @@ from proxy.config.types import (
     check_aliases,
     check_end_user,
     check_headers,
+    check_hosted,
     check_models,
     check_names,
     check_query_names,
@@ -461,13 +463,19 @@ class ToolsConfig(Section):
         json_schema_extra={"example": 'get_weather = "core__get_weather"'},
     )
 
-    hosted: dict[Literal["web_search", "web_fetch"], Annotated[str, Field(min_length=1, max_length=128)]] = (
-        Field(
-            default={},
-            description="Server tools that run what a client declares as its provider's own tool, if the "
-            "upstream does not run it (upstreams.*.native): web_search, web_fetch.",
-            json_schema_extra={"example": 'web_search = "web__search"'},
-        )
+    hosted: Annotated[
+        dict[
+            Literal["web_search", "web_fetch", "image_generation"],
+            Annotated[str, Field(min_length=1, max_length=256)],
+        ],
+        AfterValidator(check_hosted),
+    ] = Field(
+        default={},
+        description="Server tools that run what a client declares as its provider's own tool, if the "
+        "upstream does not run it (upstreams.*.native): web_search, web_fetch, image_generation. "
+        'image_generation = "upstream:NAME" or "upstream:NAME/MODEL" is the tool images__generate, which '
+        "makes images at that upstream.",
+        json_schema_extra={"example": 'web_search = "web__search"'},
     )
 
     prices: ToolPrices = Field(
@@ -476,6 +484,18 @@ class ToolsConfig(Section):
         "costs it once the tool runs, even if it fails; a cached result costs nothing.",
         json_schema_extra={"example": '"web__search" = 0.005'},
     )
+
+    @property
+    def images_at(self) -> tuple[str, str] | None:
+        """The upstream that makes images, and the model that it is asked for (empty: its own default).
+
+        ``None`` if none makes any.
+        """
+        target = self.hosted.get("image_generation", "")
+        if not target.startswith(IMAGES_AT):
+            return None
+        upstream, _, model = target.removeprefix(IMAGES_AT).partition("/")
+        return upstream, model
 
     @model_validator(mode="after")
     def _engine_has_address(self) -> "ToolsConfig":
@@ -906,11 +926,7 @@ class Config(Section):
         return {name: upstream.key_setting(name) for name, upstream in self.upstreams.items()}
 
     def secrets(self) -> tuple[str, ...]:
-        """Return the value of every resolved secret, for the log's mask. Handle with care.
-
-        One that is a word of a setting's name is left out: its mask would hide which setting a line advises
-        to change, and so tell everybody the secret.
-        """
+        """Return the value of every resolved secret, to find and mask them. Handle with care."""
         storage = self.limits.storage
         secrets: list[Secret | None] = [self.store.seal_key, *self.store.old_seal_keys]
         secrets += [key.secret for key in self.keys.values()]
@@ -926,11 +942,15 @@ class Config(Section):
         values += [self._start_token] if self._start_token else []
         if isinstance(storage, str) or storage.resolved:
             values += passwords_in(self.limits.storage_url)
-        own_words = self._own_words()
-        return tuple(each for each in (*values, *passwords_in(self.store.url)) if each not in own_words)
+        return (*values, *passwords_in(self.store.url))
 
-    def _own_words(self) -> set[str]:
-        """Return the names of sections and settings, and the words of these."""
+    def log_secrets(self) -> tuple[str, ...]:
+        """Return the secrets that the log masks: all but those that are words of a setting's name.
+
+        The mask of such a word would hide which setting a line advises to change, and tell everybody the
+        secret.
+        """
         tables = [self, *(each for _, each in self if isinstance(each, Section))]
         names = {name for table in tables for name in type(table).model_fields}
-        return names | {word for name in names for word in name.split("_")}
+        own_words = names | {word for name in names for word in name.split("_")}
+        return tuple(each for each in self.secrets() if each not in own_words)
