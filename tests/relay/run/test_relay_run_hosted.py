@@ -138,11 +138,10 @@ async def test_each_request_has_its_own_declaration() -> None:
             answer = await proxy.ask(asked(MESSAGES, tool), HEADERS, path=MESSAGES)
             assert answer.json["usage"]["server_tool_use"] == {"web_search_requests": found}
         models["gpt-4o-mini"].repeats = 1
-        include = {"include": ["web_search_call.action.sources"]}
-        for more in ({}, include, {}):
-            body = asked(RESPONSES, {"type": "web_search"}, **more)
+        for include in ([], ["web_search_call.action.sources"], []):
+            body = asked(RESPONSES, {"type": "web_search"}, include=include)
             search, _ = (await proxy.ask(body, path=RESPONSES)).json["output"]
-            assert ("sources" in search["action"]) is bool(more)
+            assert ("sources" in search["action"]) is bool(include)
         bound = {**OF_MESSAGES, "allowed_domains": ["x.example"]}
         await proxy.ask(asked(MESSAGES, bound), HEADERS, path=MESSAGES)
         await proxy.ask(asked(MESSAGES, OF_MESSAGES), HEADERS, path=MESSAGES)
