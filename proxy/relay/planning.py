@@ -51,7 +51,7 @@ from proxy.relay.run.job import (
     ToolAccess,
     UpstreamSide,
 )
-from proxy.relay.run.parents import Parent, Parents, can_hold_turn
+from proxy.relay.run.parents import Parent, Parents, ProgramAccess, can_hold_turn
 from proxy.relay.run_memory import RunMemory
 from proxy.relay.typed_tools import naming_as_declared, with_functions
 from proxy.tools.running.ledger import NO_KEY, RequestKey, RunLedger
@@ -318,6 +318,7 @@ class Planner:
                 asking=AgentAsking(
                     selection.asks and draft.is_person and can_hold_turn(request), keeps=request.may_store
                 ),
+                access=ProgramAccess(permissions.policies[upstream], selection.catalog),
             )
             resuming = Resuming(
                 ask.identity,
@@ -355,7 +356,10 @@ class Planner:
         selection = ask.access.permissions.selections[route.served.upstream.name]
         limits = self._limits(route, ask.wire)
         search = typed.search if typed is not None else None
-        offer = self._offers.decide(request, selection, ask.options.wanted, limits=limits, search=search)
+        nested = ask.nested is not None
+        offer = self._offers.decide(
+            request, selection, ask.options.wanted, limits=limits, search=search, nested=nested
+        )
         rules = text_call_rules(route, request, offer)
         port = port_of(route, ask.wire, self._wires, request, rules)
         make = partial(_editor, ask, route, port, request, offer)

@@ -12,6 +12,7 @@ from proxy.relay.memory.commit_waiter import CommitWaiter
 from proxy.relay.memory.hidden.history import History
 from proxy.relay.memory.hidden.sealed_turns import SealedTurns
 from proxy.relay.memory.idempotency import Idempotency
+from proxy.relay.memory.programs import ProgramStates
 from proxy.relay.memory.references import ItemReferences
 from proxy.relay.memory.refusals import RefusalCache
 from proxy.relay.memory.threads import Threads
@@ -24,8 +25,12 @@ from proxy.relay.run.parents import Parents
 from proxy.relay.run.tapes import Tapes
 from proxy.relay.run_memory import RunMemory
 from proxy.relay.starting.agents import AgentRuns
+from proxy.relay.starting.program_steps import StepTools
+from proxy.relay.starting.programs import ProgramRuns
 from proxy.relay.starting.runs import Runs
 from proxy.server.messages.request import new_ids
+from proxy.tools.programs.engine import ProgramLimits
+from proxy.tools.programs.monty import MontyEngine
 from proxy.wires.wire import Wire
 
 
@@ -62,6 +67,7 @@ def create_runs(
                 aliases=dict(config.tools.aliases),
                 hosted={str(kind): target for kind, target in config.tools.hosted.items()},
                 search=search_rules(config),
+                programs=config.tools.programs,
             ),
             keep_requests=config.store.content == "all",
             people_in_bodies=not config.auth.end_user,
@@ -81,6 +87,8 @@ def create_runs(
         searches=services.searches,
     )
     runs = Runs(planner, orchestrator, prices, memory)
+    if services.programs is not None:
+        services.programs.bind(_program_runs(services, parents))
     for provider in services.agents:
         provider.bind(_agent_runs(services, runs, parents, wires))
     return runs
@@ -98,6 +106,20 @@ def _agent_runs(services: Services, runs: Runs, parents: Parents, wires: Mapping
         settings=_run_settings(services.config),
         run_ids=lambda: next(ids),
         run_context=services.instruments.hooks.run_context,
+    )
+
+
+def _program_runs(services: Services, parents: Parents) -> ProgramRuns:
+    """Build the component that runs programs."""
+    tools, ids = services.config.tools, new_ids("run_")
+    steps = StepTools(services.runner, services.approvals, ProgramStates(services.store), tools.parallel)
+    return ProgramRuns(
+        steps,
+        parents,
+        services.store,
+        MontyEngine(ProgramLimits(tools.programs_memory, tools.programs_compute_s)),
+        timeout_s=tools.programs_timeout_s,
+        run_ids=lambda: next(ids),
     )
 
 

@@ -47,6 +47,7 @@ from proxy.tools.agents.provider import AgentProvider
 from proxy.tools.contract.results.paging import PagedResults
 from proxy.tools.mcp.overview import ServerOverview
 from proxy.tools.mcp.provider import McpProvider
+from proxy.tools.programs.programs import Programs
 from proxy.tools.running.runner import Runner
 from proxy.tools.searching.searches import Searches
 from proxy.upstreams.base import Upstream
@@ -73,6 +74,7 @@ class Services(Struct, frozen=True):
     mcp: Sequence[McpProvider] = ()
     agents: Sequence[AgentProvider] = ()
     searches: Searches = field(default_factory=Searches)
+    programs: Programs | None = None
     detached: list[Callable[[float], Awaitable[None]]] = field(default_factory=list)
     """Called as ``(seconds)``; each waits at most that long for runs that continue without their clients."""
 
@@ -189,9 +191,10 @@ async def create_services(
     egress = open_egress(config) if given.http is None else None
     store = open_record(config, reap=reap)
     paged_results, searches = PagedResults(record=store), Searches()
+    programs = Programs() if config.tools.programs != "off" else None
     capabilities, credentials = tool_capabilities(config, clock, given.http, egress, store.vault)
     policy = _policy(config, credentials)
-    made = partial(tool_providers, config, capabilities, clock, paged_results, searches, guard)
+    made = partial(tool_providers, config, capabilities, clock, paged_results, searches, programs, guard)
     own, providers = given.providers is None, made() if given.providers is None else given.providers
     mcp = mcp_provider(config, given, store, credentials, guard) if own else ()
     agents = agent_provider(config, given, [*providers, *mcp], policy) if own else ()
@@ -233,6 +236,7 @@ async def create_services(
         mcp=mcp,
         agents=agents,
         searches=searches,
+        programs=programs,
     )
     return await _start(services)
 

@@ -16,6 +16,7 @@ from proxy.store.base import Store
 from proxy.toolbox.calendar import GOOGLE_CALENDAR_URL, calendar_provider
 from proxy.toolbox.core import core_provider
 from proxy.toolbox.flights import DUFFEL_URL, flights_provider
+from proxy.toolbox.run_program import run_program_tool
 from proxy.toolbox.weather import FORECAST_URL, GEOCODING_URL
 from proxy.toolbox.web.provider import web_provider
 from proxy.tools.access.catalog import Registry
@@ -31,6 +32,7 @@ from proxy.tools.mcp.authorization import ServerAuthorizer
 from proxy.tools.mcp.host_client import HostClient
 from proxy.tools.mcp.pins import FiledPins, PinSource, RecordedPins
 from proxy.tools.mcp.provider import McpProvider
+from proxy.tools.programs.programs import Programs
 from proxy.tools.providers.modules import load_module
 from proxy.tools.searching.searches import Searches
 
@@ -96,12 +98,17 @@ def tool_providers(
     clock: Clock,
     paged_results: PagedResults,
     searches: Searches,
+    programs: Programs | None,
     guard: Guard,
 ) -> list[ToolProvider]:
     """Build the providers of the built-in tools and of the operator's own."""
     if capabilities.http is None:
         raise RuntimeError("no HTTP source for tools")
     tools, urls = config.tools, config.tools.base_urls
+    run_program = None
+    if programs is not None:
+        with guard():
+            run_program = run_program_tool(programs, tools.programs_timeout_s)
     providers: list[ToolProvider] = [
         core_provider(
             clock,
@@ -110,6 +117,7 @@ def tool_providers(
             forecast_url=urls.get("weather", FORECAST_URL),
             paged_results=paged_results,
             searches=searches if config.tools.search != "off" else None,
+            run_program=run_program,
         ),
         flights_provider(capabilities, base_url=urls.get("flights", DUFFEL_URL), timeout_s=tools.timeout_s),
         calendar_provider(capabilities, base_url=urls.get("calendar", GOOGLE_CALENDAR_URL)),

@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 
 from proxy.base.caches import Derived, text_bytes
 from proxy.base.errors import RequestError
-from proxy.base.events import SEARCH_TOOLS, ToolDefinition, ToolDefinitions
+from proxy.base.events import RUN_PROGRAM, SEARCH_TOOLS, ToolDefinition, ToolDefinitions
 from proxy.http.own_headers import TOOLS
 from proxy.relay.offering.choosing import Choice, choose
 from proxy.relay.offering.deferred import (
@@ -26,6 +26,7 @@ from proxy.relay.offering.deferred import (
     with_room_for,
 )
 from proxy.relay.offering.hosted import serving_tools, shown_with
+from proxy.relay.offering.programs import ProgramMode, with_program
 from proxy.relay.offering.tool_limits import ANY_TOOLS, ToolLimits, too_many
 from proxy.tools.access.catalog import Selection
 from proxy.tools.access.policy import Policy
@@ -70,12 +71,13 @@ def parse_wanted(header: str | None) -> Wanted | None:
 
 class OfferRules(Struct, frozen=True):
     """The operator's settings: whether tools are injected unasked, the aliases of tools, the tools that serve
-    the provider's own (``hosted``), and tool search."""
+    the provider's own (``hosted``), tool search, and programs."""
 
     inject: bool = True
     aliases: Mapping[str, str] = msgspec.field(default_factory=dict)
     hosted: Mapping[str, str] = msgspec.field(default_factory=dict)
     search: SearchRules = SearchRules()
+    programs: ProgramMode = "off"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -193,8 +195,10 @@ def decide(
     *,
     limits: ToolLimits = ANY_TOOLS,
     search: ClientSearch | None = None,
+    nested: bool = False,
 ) -> Offer:
-    """Return what this request offers.  ``search`` is the tool search that its client declared.
+    """Return what this request offers.  ``search`` is the tool search that its client declared.  ``nested``
+    says that the request is an agent's, which writes no programs.
 
     If an upstream takes no more tools, the model searches those of the proxy; without search, those that come
     last by id are withheld.
@@ -227,6 +231,11 @@ def decide(
     chosen = [spec for spec in chosen if spec.name not in clashing]
     finder = selection.catalog.get(SEARCH_TOOLS) if SEARCH_TOOLS not in client_names else None
     found, left_out = _with_room(chosen, finder, request, rules.search, limits, search)
+    if rules.programs != "off" and not (nested or search or RUN_PROGRAM in client_names):
+        room = limits.room_beside(request.tool_count)
+        found = _with_programs(found, chosen, selection, rules, room, request)
+        kept = {spec.name for spec in found.specs}
+        left_out = {name: why for name, why in left_out.items() if name not in kept}
     left_out |= dict.fromkeys(clashing, "the client declared a function of this name")
     ours = {**{spec.name: spec for spec in found.specs}, **renamed}
     made = replace(
@@ -296,6 +305,21 @@ def _with_room(
     shown = ToolDefinitions(spec.definition() for spec in added).followed_by(mine)
     left_out = dict.fromkeys((spec.name for spec in chosen[len(added) :]), too_many(limits.most or 0))
     return OfferedTools(added, shown), left_out
+
+
+def _with_programs(
+    found: OfferedTools,
+    chosen: Sequence[ToolSpec],
+    selection: Selection,
+    rules: OfferRules,
+    room: int | None,
+    request: ClientRequest,
+) -> OfferedTools:
+    """Return the tools that a request offers, with the one that runs programs if its model may write them."""
+    program = selection.catalog.get(RUN_PROGRAM)
+    if program is None or (rules.programs == "auto" and not rules.search.many(chosen, room)):
+        return found
+    return with_program(found, chosen, program, request.forced or ())
 
 
 def _with_body(
@@ -383,10 +407,13 @@ class Offers:
         *,
         limits: ToolLimits = ANY_TOOLS,
         search: ClientSearch | None = None,
+        nested: bool = False,
     ) -> Offer:
         """See :func:`decide`."""
         if request.chosen or search is not None:
-            return decide(request, selection, self._rules, wanted, limits=limits, search=search)
+            return decide(
+                request, selection, self._rules, wanted, limits=limits, search=search, nested=nested
+            )
         # An offer for such a request depends on nothing else of it.
         key = (
             selection,
@@ -400,11 +427,12 @@ class Offers:
             request.background,
             request.choices > 1,
             request.tools_forbidden,
+            nested,
         )
         offers = self._known.of(selection.catalog)
         known = offers.get(key)
         if known is None:
-            offer = decide(request, selection, self._rules, wanted, limits=limits)
+            offer = decide(request, selection, self._rules, wanted, limits=limits, nested=nested)
             known = offers.put(key, offer)
         return known
 

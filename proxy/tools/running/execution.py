@@ -193,7 +193,8 @@ class Executor:
             # Log, record and metrics use the code; an unknown one could contain an argument.
             known = cause.code in _CODES
             message = mask_values(str(cause.message), planned.private)
-            return ToolFailure(message, code=cause.code if known else "execution_failed")
+            code = cause.code if known else "execution_failed"
+            return ToolFailure(message, code=code, untrusted=cause.untrusted)
         self.crashed(invocation, planned.spec, cause)
         return ToolFailure(f"the tool failed{_effect_warning(invocation)}")
 
