@@ -26,6 +26,7 @@ from proxy.relay.memory.idempotency import repeat_of
 from proxy.relay.memory.prompt_hash import prompt_hash
 from proxy.relay.memory.references import item_not_found
 from proxy.relay.nested import AgentAsking, Purse
+from proxy.relay.offering.narrowing import with_required_approvals
 from proxy.relay.offering.offer import (
     Offer,
     OfferRules,
@@ -33,7 +34,6 @@ from proxy.relay.offering.offer import (
     Wanted,
     guard,
     is_reserved,
-    with_required_approvals,
 )
 from proxy.relay.offering.tool_limits import NO_TOOLS, ToolLimits, limits_of
 from proxy.relay.passing.metering import price_of

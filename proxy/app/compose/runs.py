@@ -17,6 +17,7 @@ from proxy.relay.memory.references import ItemReferences
 from proxy.relay.memory.refusals import RefusalCache
 from proxy.relay.memory.threads import Threads
 from proxy.relay.offering.offer import OfferRules
+from proxy.relay.offering.programs import ProgramRules
 from proxy.relay.planning import Planner, PlanSettings
 from proxy.relay.routing.prices import Price, Prices, to_nanos
 from proxy.relay.run.journal import Journal
@@ -67,7 +68,7 @@ def create_runs(
                 aliases=dict(config.tools.aliases),
                 hosted={str(kind): target for kind, target in config.tools.hosted.items()},
                 search=search_rules(config),
-                programs=config.tools.programs,
+                programs=ProgramRules(config.tools.programs, search_rules(config)),
             ),
             keep_requests=config.store.content == "all",
             people_in_bodies=not config.auth.end_user,
@@ -87,7 +88,7 @@ def create_runs(
         searches=services.searches,
     )
     runs = Runs(planner, orchestrator, prices, memory)
-    if services.programs is not None:
+    if config.tools.programs != "off":
         services.programs.bind(_program_runs(services, parents))
     for provider in services.agents:
         provider.bind(_agent_runs(services, runs, parents, wires))

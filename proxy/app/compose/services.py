@@ -74,7 +74,7 @@ class Services(Struct, frozen=True):
     mcp: Sequence[McpProvider] = ()
     agents: Sequence[AgentProvider] = ()
     searches: Searches = field(default_factory=Searches)
-    programs: Programs | None = None
+    programs: Programs = field(default_factory=Programs)
     detached: list[Callable[[float], Awaitable[None]]] = field(default_factory=list)
     """Called as ``(seconds)``; each waits at most that long for runs that continue without their clients."""
 
@@ -188,10 +188,8 @@ async def create_services(
     """
     given = overrides or Overrides()
     clock = given.clock or SystemClock()
-    egress = open_egress(config) if given.http is None else None
-    store = open_record(config, reap=reap)
-    paged_results, searches = PagedResults(record=store), Searches()
-    programs = Programs() if config.tools.programs != "off" else None
+    egress, store = open_egress(config) if given.http is None else None, open_record(config, reap=reap)
+    paged_results, searches, programs = PagedResults(record=store), Searches(), Programs()
     capabilities, credentials = tool_capabilities(config, clock, given.http, egress, store.vault)
     policy = _policy(config, credentials)
     made = partial(tool_providers, config, capabilities, clock, paged_results, searches, programs, guard)

@@ -98,7 +98,7 @@ def tool_providers(
     clock: Clock,
     paged_results: PagedResults,
     searches: Searches,
-    programs: Programs | None,
+    programs: Programs,
     guard: Guard,
 ) -> list[ToolProvider]:
     """Build the providers of the built-in tools and of the operator's own."""
@@ -106,7 +106,7 @@ def tool_providers(
         raise RuntimeError("no HTTP source for tools")
     tools, urls = config.tools, config.tools.base_urls
     run_program = None
-    if programs is not None:
+    if tools.programs != "off":
         with guard():
             run_program = run_program_tool(programs, tools.programs_timeout_s)
     providers: list[ToolProvider] = [

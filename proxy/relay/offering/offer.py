@@ -26,7 +26,7 @@ from proxy.relay.offering.deferred import (
     with_room_for,
 )
 from proxy.relay.offering.hosted import serving_tools, shown_with
-from proxy.relay.offering.programs import ProgramMode, with_program
+from proxy.relay.offering.programs import ProgramRules, less
 from proxy.relay.offering.tool_limits import ANY_TOOLS, ToolLimits, too_many
 from proxy.tools.access.catalog import Selection
 from proxy.tools.access.policy import Policy
@@ -77,7 +77,7 @@ class OfferRules(Struct, frozen=True):
     aliases: Mapping[str, str] = msgspec.field(default_factory=dict)
     hosted: Mapping[str, str] = msgspec.field(default_factory=dict)
     search: SearchRules = SearchRules()
-    programs: ProgramMode = "off"
+    programs: ProgramRules = ProgramRules()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -231,11 +231,10 @@ def decide(
     chosen = [spec for spec in chosen if spec.name not in clashing]
     finder = selection.catalog.get(SEARCH_TOOLS) if SEARCH_TOOLS not in client_names else None
     found, left_out = _with_room(chosen, finder, request, rules.search, limits, search)
-    if rules.programs != "off" and not (nested or search or RUN_PROGRAM in client_names):
-        room = limits.room_beside(request.tool_count)
-        found = _with_programs(found, chosen, selection, rules, room, request)
-        kept = {spec.name for spec in found.specs}
-        left_out = {name: why for name, why in left_out.items() if name not in kept}
+    if rules.programs.mode != "off" and not (nested or search or RUN_PROGRAM in client_names):
+        program = selection.catalog.get(RUN_PROGRAM)
+        found = rules.programs.offered(found, chosen, program, request.forced or ())
+        left_out = less(left_out, found.specs)
     left_out |= dict.fromkeys(clashing, "the client declared a function of this name")
     ours = {**{spec.name: spec for spec in found.specs}, **renamed}
     made = replace(
@@ -307,21 +306,6 @@ def _with_room(
     return OfferedTools(added, shown), left_out
 
 
-def _with_programs(
-    found: OfferedTools,
-    chosen: Sequence[ToolSpec],
-    selection: Selection,
-    rules: OfferRules,
-    room: int | None,
-    request: ClientRequest,
-) -> OfferedTools:
-    """Return the tools that a request offers, with the one that runs programs if its model may write them."""
-    program = selection.catalog.get(RUN_PROGRAM)
-    if program is None or (rules.programs == "auto" and not rules.search.many(chosen, room)):
-        return found
-    return with_program(found, chosen, program, request.forced or ())
-
-
 def _with_body(
     request: ClientRequest, selection: Selection, wanted: Wanted | None
 ) -> tuple[Wanted | None, ShownTools, frozenset[str]]:
@@ -361,33 +345,6 @@ def is_reserved(name: str, offer: Offer, request: ClientRequest) -> bool:
     its own function, except under the proxy's reserved ids.
     """
     return name in offer.names and (name.startswith(RESERVED_PREFIX) or name not in request.declared)
-
-
-def offered_only(policy: Policy, offer: Offer, asking: Sequence[str]) -> Policy:
-    """Limit a policy to the offered tools and to those that are ``asking`` for an approval."""
-    offered = Policy(
-        allow=(*offer.names.values(), *asking),
-        max_argument_bytes=policy.max_argument_bytes,
-        max_result_bytes=policy.max_result_bytes,
-        max_image_bytes=policy.max_image_bytes,
-        settings=("this request", "this request", "this request"),
-    )
-    return policy.intersect(offered)
-
-
-def with_required_approvals(
-    policy: Policy, selection: Selection, asked: frozenset[str]
-) -> tuple[Policy, Selection]:
-    """Return a policy and its selection in which calls of the tools ``asked`` need an approval too."""
-    wish = Policy(
-        allow=("*",),
-        approve=tuple(sorted(asked)),
-        max_argument_bytes=policy.max_argument_bytes,
-        max_result_bytes=policy.max_result_bytes,
-        max_image_bytes=policy.max_image_bytes,
-        settings=("this request", "require_approval of this request", "this request"),
-    )
-    return policy.intersect(wish), structs.replace(selection, asking=selection.asking | asked)
 
 
 class Offers:

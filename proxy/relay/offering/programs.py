@@ -1,6 +1,6 @@
 """Programs: whether a request offers them, and how their tool describes the tools that a program can call."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal
 
@@ -8,7 +8,7 @@ import orjson
 from msgspec import Struct
 
 from proxy.base.events import PROXY_TOOLS, ToolDefinition, ToolDefinitions
-from proxy.relay.offering.deferred import OfferedTools
+from proxy.relay.offering.deferred import OfferedTools, SearchRules
 from proxy.tools.agents.agent import is_agent
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.programs.stubs import stubs
@@ -25,10 +25,33 @@ _FOUND: Final = (
 
 
 class ProgramRules(Struct, frozen=True):
-    """The operator's settings of programs.  With ``"auto"`` a request offers them where its model would
-    otherwise have to search for tools."""
+    """The operator's setting of programs.  With ``"auto"`` a request offers them if its model would
+    search for tools by the rules of ``search``, or has too many of them."""
 
     mode: ProgramMode = "off"
+    search: SearchRules = SearchRules()
+
+    def offered(
+        self,
+        found: OfferedTools,
+        tools: Sequence[ToolSpec],
+        program: ToolSpec | None,
+        forced: Collection[str],
+    ) -> OfferedTools:
+        """Return what a request offers if its model may write programs; see :func:`with_program`.
+
+        ``program`` is the tool that runs them, if there is one.
+        """
+        searches = bool(found.deferred.tools) or self.search.many(tools, None)
+        if program is None or (self.mode == "auto" and not searches):
+            return found
+        return with_program(found, tools, program, forced)
+
+
+def less(left_out: Mapping[str, str], specs: Sequence[ToolSpec]) -> dict[str, str]:
+    """Return why tools are left out, without those that are offered after all."""
+    offered = {spec.name for spec in specs}
+    return {name: why for name, why in left_out.items() if name not in offered}
 
 
 def is_callable(spec: ToolSpec) -> bool:

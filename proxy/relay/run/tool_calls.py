@@ -15,7 +15,8 @@ from proxy.base.events import RUN_PROGRAM, SEARCH_TOOLS, ToolCall, ToolProgress,
 from proxy.records.result_for_model import Hole
 from proxy.records.rows import ToolEffect
 from proxy.relay.base import RunEvents, RunSettings
-from proxy.relay.offering.offer import Offer, guarded_names, offered_only
+from proxy.relay.offering.narrowing import offered_only
+from proxy.relay.offering.offer import Offer, guarded_names
 from proxy.relay.run.approver import Approver
 from proxy.relay.run.job import Job
 from proxy.relay.run.keepalive import Notifier, with_keepalive

@@ -81,7 +81,7 @@ class ProgramRuns:
             raise run.waits(waits) from None
         except ToolFailure:
             raise
-        except BaseException:
+        except BaseException:  # A cancellation.
             status = "cancelled"
             raise
         finally:
