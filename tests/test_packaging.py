@@ -32,6 +32,13 @@ def declared_dependencies() -> set[str]:
     project = PROJECT["project"]
     extras = project["optional-dependencies"]
     lines = [*project["dependencies"], *extras["postgres"], *extras["otel"], *extras["redis"], *extras["web"]]
+    names = (_NAME.match(line) for line in lines)
+    return {normal(found.group()) for found in names if found}
+
+
+def optional_dependencies() -> set[str]:
+    """What the extras that add a feature need."""
+    extras = PROJECT["project"]["optional-dependencies"]
     features = ("mcp", "otel", "programs", "redis", "web")
     names = (_NAME.match(line) for feature in features for line in extras[feature])
     return {normal(found.group()) for found in names if found}
