@@ -19,7 +19,7 @@ from proxy.tools.access.policy import Policy
 from proxy.tools.contract.provider import ToolProvider
 from proxy.tools.contract.spec import Redaction, ToolEffect, ToolSpec
 from proxy.tools.providers.function import FunctionProvider
-from proxy.tools.searching.searches import Searches
+from proxy.tools.searching.listing import Searches
 from proxy.wires.chat.wire import ChatWire
 
 COUNTS = (20, 100, 500, 1000)

@@ -44,6 +44,10 @@ FILES: Final = (
         "What the client got, if it is a stream. `response-2.sse` belongs to `request-2.json`.",
     ),
     (f"{CLIENT}/{JSON}", "What the client got, if it is no stream."),
+    (
+        f"{CLIENT}/{RESPONSE}",
+        "The status, the headers and the network pieces of that; `response-2.toml` and so on.",
+    ),
     (f"{TURN}N/{REQUEST}", "The request to the upstream, `N` = 1, 2, …"),
     (f"{TURN}N/{RESPONSE}", "The status, the headers and the network pieces of the upstream's response."),
     (f"{TURN}N/{EVENTS}", "The body for a request that asks for a stream, byte for byte."),

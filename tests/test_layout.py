@@ -43,7 +43,8 @@ ALLOWED = {
     "api": {"api", "server", "telemetry", "config", "rights", "relay", *LOWER, *HELPERS},
     "ui": {"ui", "api", "server", "telemetry", "config", "rights", "relay", *LOWER, *HELPERS},
     "app": {*SERVING, "relay", "toolbox", *LOWER, *HELPERS},
-    "commands": {"commands", *SERVING, "relay", "toolbox", *LOWER, *HELPERS},
+    "testing": {"testing", "upstreams", "wires", *HELPERS},
+    "commands": {"commands", "testing", *SERVING, "relay", "toolbox", *LOWER, *HELPERS},
 }
 """Which packages a package may import from."""
 
@@ -59,7 +60,6 @@ DIALECTS = {
 """Dialects as data, which every module may read that speaks to a client or to an upstream."""
 
 RELAY_MAY_IMPORT = {
-    "proxy.wires.approving.read",
     "proxy.wires.approving.shown",
     "proxy.wires.chosen",
     "proxy.wires.dialect",
@@ -78,7 +78,6 @@ RELAY_MAY_IMPORT = {
     "proxy.wires.crossed",
     "proxy.wires.profile",
     "proxy.wires.providers",
-    "proxy.wires.text_calls.editor",
     "proxy.wires.text_calls.port",
     "proxy.wires.text_calls.rules",
     "proxy.wires.stream.fast_path",
@@ -106,7 +105,6 @@ RELAY_MAY_IMPORT = {
     "proxy.tools.searching.index",
     "proxy.tools.searching.listing",
     "proxy.tools.searching.patterns",
-    "proxy.tools.searching.searches",
 }
 """Ports and helpers; never a concrete wire, store, upstream or tool."""
 
@@ -125,6 +123,7 @@ ABSTRACT = (
     RELAY_MAY_IMPORT
     | DIALECTS
     | {
+        "proxy.tools.access.call_prices",
         "proxy.tools.contract.bounds",
         "proxy.tools.contract.capabilities",
         "proxy.tools.access.egress",
@@ -136,7 +135,7 @@ ABSTRACT = (
         "proxy.tools.contract.schemas.schema",
         "proxy.tools.mcp.masking",
         "proxy.tools.contract.schemas.schema_library",
-        "proxy.tools.mcp.names",
+        "proxy.tools.mcp.definitions",
         "proxy.tools.mcp.overview",
         "proxy.tools.mcp.servers",
         "proxy.http.rules",
@@ -308,7 +307,7 @@ def test_only_the_composition_root_and_the_commands_read_the_configuration() -> 
 def test_nobody_knows_that_replay_exists() -> None:
     """Only replay itself, and the modules that compose it by its URL, name it."""
     for module, path in MODULES.items():
-        if module in KNOWS_REPLAY | SETTINGS or package_of(module) == "commands":
+        if module in KNOWS_REPLAY | SETTINGS or package_of(module) in ("commands", "testing"):
             continue
         assert "proxy.upstreams.recorded.replay" not in imports_of(module), path
         for node in nodes_of(module):

@@ -234,7 +234,8 @@ class ToolResult(Struct, frozen=True):
     ``content`` is the text for the model: the tool's full output, or for a failure the JSON object ``{"ok":
     false, "error_code": …, "message": …}``.  ``images`` belong to it; a wire that cannot carry them writes a
     note in their place.  ``redacted`` is what everyone but the model may see.  ``milliseconds`` is the
-    duration of the call, 0 if nothing ran.  ``awaits_approval`` says that the call is not complete: it
+    duration of the call, 0 if nothing ran.  ``cost`` is in billionths of the currency of the prices, 0 if the
+    tool has no price or did not run.  ``awaits_approval`` says that the call is not complete: it
     continues after a person has decided about calls that it made itself.
     """
 
@@ -249,6 +250,7 @@ class ToolResult(Struct, frozen=True):
     milliseconds: float = 0.0
     images: tuple[ResultImage, ...] = ()
     awaits_approval: bool = False
+    cost: int = 0
 
     def without_images(self) -> "ToolResult":
         """Return the same result with text in place of its images, as it is stored for a repeated

@@ -290,24 +290,74 @@ def migrate(
         sealing.reseal(loaded)
 
 
+ScrubOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scrub",
+        metavar="TEXT",
+        help="Replace this text by [redacted], as secrets are; one * stands for any characters up to a space "
+        "or quote. Repeat the option for more.",
+    ),
+]
+
+
 @app.command()
 def record(
-    upstream: Annotated[str, typer.Option(metavar="URL", help="The base URL of the provider.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write the exchanges to.")],
+    upstream: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The base URL of the provider. Only --mode replay needs none."),
+    ] = None,
     config: ConfigOption = None,
     port: PortOption = None,
     is_open: OpenOption = False,
+    mode: Annotated[
+        str,
+        typer.Option(
+            metavar="record|replay|once",
+            help="record asks the provider and saves every exchange; once does so only for what the folder "
+            "does not have yet; replay never asks.",
+        ),
+    ] = "record",
+    scrub: ScrubOption = None,
 ) -> None:
-    """Serve, and save every exchange with the upstream as a fixture."""
+    """Serve, and save the exchanges with the upstream as fixtures."""
     from proxy.config.load import Options
     from proxy.server.auth.key_ring import new_secret
 
-    options = Options(port=port, upstream=upstream, open=is_open, start_token=new_secret())
+    if mode not in common.RECORD_MODES:
+        raise ConfigError("--mode", f"there is no mode {mode[:40]!r}", "Write record, replay or once")
+    if upstream is None and mode != "replay":
+        raise ConfigError("--upstream", "says which provider is recorded", "Give its base URL")
+    address = upstream or f"replay:{out.absolute()}"
+    options = Options(port=port, upstream=address, open=is_open, start_token=new_secret())
     loaded = common.load(config, options)
-    from proxy.commands.record import record as start
+    from proxy.commands.fixtures.record import record as start
 
     common.start_logging(loaded, serves=True)
-    common.run_async(start(loaded, out))
+    common.run_async(start(loaded, out, mode=mode, scrub=scrub or ()))
+
+
+@app.command()
+def replay(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder with the fixtures.")],
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes any free one.")
+    ] = 8090,
+    speed: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1_000_000,
+            help="How many times as fast as recorded streams come: 1 keeps the pauses, 0 leaves them out.",
+        ),
+    ] = 1.0,
+    scrub: ScrubOption = None,
+) -> None:
+    """Answer from fixtures, as a model provider in all four dialects, without a key or a network."""
+    from proxy.commands.fixtures.replay import replay as start
+
+    common.run_async(start(folder, port, speed=speed, scrub=scrub or ()))
 
 
 app.command("usage")(usage)

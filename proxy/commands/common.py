@@ -26,6 +26,7 @@ __all__ = [
     "CONFIG_NAME",
     "MAX_LINE",
     "MOST_EXITS",
+    "RECORD_MODES",
     "PreventedExits",
     "config_path",
     "confirmed",
@@ -47,6 +48,9 @@ __all__ = [
 
 CONFIG_NAME = "toolrelay.toml"
 T = TypeVar("T")
+
+RECORD_MODES = ("record", "replay", "once")
+"""What ``toolrelay record`` may do; see its option ``--mode``."""
 
 MOST_EXITS = 20
 """The most prevented exits that are logged in one second."""

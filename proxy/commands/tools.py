@@ -24,7 +24,7 @@ from proxy.commands.mcp.warnings import many_lines
 from proxy.config.load import Config
 from proxy.records.rows import RunRecord
 from proxy.tools.contract.spec import ToolSpec
-from proxy.tools.mcp.names import PROVIDER
+from proxy.tools.mcp.definitions import PROVIDER
 from proxy.tools.running.ledger import RunContext
 
 
@@ -34,9 +34,10 @@ async def list_tools(config: Config, *, as_json: bool) -> None:
     try:
         tools, policy = services.catalog.tools(), services.policy
         if as_json:
-            say_json(*(tool_to_json(spec, policy.decide(spec)) for spec in tools))
+            prices = services.registry.prices
+            say_json(*(tool_to_json(spec, policy.decide(spec), prices.of(spec.name)) for spec in tools))
         else:
-            print_tools(tools, policy)
+            print_tools(tools, policy, services.registry.prices)
             for line in many_lines(config, services.catalog, policy):
                 say(line)
     finally:

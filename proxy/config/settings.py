@@ -7,14 +7,7 @@ docs/reference/settings.md are generated from them. ``load.py`` reads a file int
 from typing import Annotated, Literal, TypedDict
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    PlainValidator,
-    PrivateAttr,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, PrivateAttr, model_validator
 
 from proxy.config.addresses import (
     check_allowed_hosts,
@@ -47,6 +40,7 @@ from proxy.config.types import (
     Secrets,
     Section,
     Strings,
+    ToolPrices,
     Trace,
     WireName,
     check_aliases,
@@ -486,6 +480,13 @@ class ToolsConfig(Section):
         description="Server tools that run what a client declares as its provider's own tool, if the "
         "upstream does not run it (upstreams.*.native): web_search.",
         json_schema_extra={"example": 'web_search = "web__search"'},
+    )
+
+    prices: ToolPrices = Field(
+        default={},
+        description="Price of one call, by tool or pattern; the first pattern that matches applies. A call "
+        "costs it once the tool runs, even if it fails; a cached result costs nothing.",
+        json_schema_extra={"example": '"web__search" = 0.005'},
     )
 
     @model_validator(mode="after")

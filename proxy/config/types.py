@@ -141,6 +141,11 @@ def check_bounds(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
+def check_tool_prices(values: dict[str, float]) -> dict[str, float]:
+    check_patterns(tuple(values))
+    return values
+
+
 def check_headers(values: dict[str, "str | Secret"]) -> dict[str, "str | Secret"]:
     for name, value in values.items():
         if not _HEADER.match(name):
@@ -261,6 +266,12 @@ class BoundConfig(Section):
             raise setting_fault("has a min above its max")
         return self
 
+
+ToolPrices = Annotated[
+    dict[str, Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]],
+    AfterValidator(check_tool_prices),
+]
+"""Prices of one call, by tool or pattern."""
 
 Bounds = Annotated[dict[str, dict[str, BoundConfig]], AfterValidator(check_bounds)]
 """Bounds of arguments by tool pattern and path."""

@@ -67,16 +67,15 @@ class ToolEffect(StrEnum):
 class RunRecord(Struct, frozen=True):
     """One client request with all that it caused.
 
-    ``caller`` is the id of a client key, or ``"open"``, with the end user if one is named.
-    ``finish_reason`` is the one that the client got. ``withheld`` maps a tool that was not offered to the
-    rule that withheld it. ``trace`` is how much of server tools the client was shown. ``prompt_hash``
-    is a digest of the prompt without the conversation: model, instructions, system messages and tools. Both
-    are empty if they are unknown. ``cost`` is in billionths of the currency of
-    the prices, ``None`` if the model has no price. ``spent`` is the setting whose budget the run has used
-    up. ``unreported`` counts the turns for which the upstream reported no usage; the token counts are those
-    of the other turns. ``left_out`` names fields of the client's request that were not sent to an upstream
-    of another dialect. It also names parts of the answer that the client's dialect has no form for
-    (``answer.citations``).
+    ``caller`` is the id of a client key, or ``"open"``, with the end user if one is named. ``finish_reason``
+    is the one that the client got. ``withheld`` maps a tool that was not offered to the rule that withheld
+    it. ``trace`` is how much of server tools the client was shown. ``prompt_hash`` is a digest of the prompt
+    without the conversation: model, instructions, system messages and tools. Both are empty if they are
+    unknown. ``cost`` is in billionths of the currency of the prices, ``None`` if neither the model nor a tool
+    that it called has a price. ``spent`` is the setting whose budget the run has used up. ``unreported``
+    counts the turns for which the upstream reported no usage; the token counts are those of the other turns.
+    ``left_out`` names fields of the client's request that were not sent to an upstream of another dialect. It
+    also names parts of the answer that the client's dialect has no form for (``answer.citations``).
 
     The run of an agent has the name of the ``agent``, and the id of the run that called it as
     ``parent_run``. ``parent_call`` is the id of the execution of the agent's tool there. ``agent_version``
@@ -172,7 +171,11 @@ class MessageRecord(Struct, frozen=True):
 
 
 class ToolInvocationRecord(Struct, frozen=True):
-    """One execution of a tool, redacted: allowlisted output fields, and arguments without private fields."""
+    """One execution of a tool, redacted: allowlisted output fields, and arguments without private fields.
+
+    ``cost`` is in billionths of the currency of the prices. It is ``None`` if the tool has no price, or if it
+    was not called; 0 if the result was an earlier call's.
+    """
 
     id: str
     run_id: str
@@ -191,6 +194,7 @@ class ToolInvocationRecord(Struct, frozen=True):
     result_redacted: Any = None
     result_bytes: int = 0
     ended_at: float | None = None
+    cost: int | None = None
 
     @property
     def operation_id(self) -> str:

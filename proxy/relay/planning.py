@@ -58,6 +58,7 @@ from proxy.tools.running.ledger import NO_KEY, RequestKey, RunLedger
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.registry.requests import check_switches
 from proxy.wires.typed_tools.functions import AsFunctions
+from proxy.wires.typed_tools.searching import ClientSearch
 from proxy.wires.upstream_port import BodyEditor, UpstreamPort
 from proxy.wires.wire import Wire
 
@@ -180,13 +181,19 @@ class Planner:
         return [route for route in routes if can_offer(route)] or routes
 
     def with_tools(
-        self, wire: Wire, raw: bytes, request: ClientRequest, permissions: UpstreamPermissions, route: Route
+        self,
+        wire: Wire,
+        raw: bytes,
+        request: ClientRequest,
+        permissions: UpstreamPermissions,
+        route: Route,
+        search: ClientSearch | None,
     ) -> bytes:
-        """Return the body of a request with the server tools that its model would be offered."""
+        """Return the body of a request with the tools of the server and of ``search`` that its model gets."""
         selection = permissions.selections[route.served.upstream.name]
-        offer = self._offers.decide(request, selection, None, limits=self._limits(route, wire))
-        less, sent = wire.without_chosen(raw, request, offer.shown)
-        editor = wire.editor(less, sent)
+        offer = self._offers.decide(request, selection, None, limits=self._limits(route, wire), search=search)
+        offer = offer.with_loaded(search.loaded if search is not None else ())
+        editor = wire.editor(*wire.without_chosen(raw, request, offer.shown))
         editor.offer(offer.added, offer.replaced)
         return editor.render()
 

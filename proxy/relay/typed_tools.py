@@ -17,7 +17,9 @@ from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions, UpstreamT
 from proxy.wires.wire import Wire
 
 _CUSTOM: Final = "custom"
-"""The type of tools whose input is text.  Chat has it, too, but few servers do."""
+"""The type of tools whose input is text."""
+_WITH_CUSTOM: Final = ("chat", "responses")
+"""The dialects that have this type, though few of their servers do."""
 
 
 def as_functions(
@@ -40,8 +42,7 @@ def as_functions(
     if route.served.text_calls is not None:
         native = ()
     elif route.wire:
-        has_custom = route.wire == "responses"
-        has_custom |= route.wire == "chat" and not {_CUSTOM, EVERY_TYPE}.isdisjoint(native)
+        has_custom = route.wire in _WITH_CUSTOM and not {_CUSTOM, EVERY_TYPE}.isdisjoint(native)
         native = (_CUSTOM,) if has_custom else ()
     upstream = UpstreamTypes(native, bool(route.wire), mixes, earlier)
     if selection.catalog.get(SEARCH_TOOLS) is not None:

@@ -154,7 +154,7 @@ CALLS: Final = ContentTable(
     (
         "id", "run_id", "turn", "seq", "call_id", "tool", "provider", "spec_digest", "effect",
         "decision", "status", "error_code", "arguments_redacted", "result_redacted", "result_bytes",
-        "started_at", "ended_at",
+        "started_at", "ended_at", "cost",
     ),
     ("id",),
     ("arguments_redacted", "result_redacted"),

@@ -154,6 +154,7 @@ FAMILIES = (
         ("upstream",),
         _FIRST_TOKEN_S,
     ),
+    Family("toolrelay_tool_cost_total", "counter", "Cost of tool calls, in the unit of [prices].", ("tool",)),
     Family("toolrelay_cost_total", "counter", "Cost of requests, in the unit of [prices].", ("model",)),
     Family(
         "toolrelay_store_waiting_writes", "gauge", "Writes to the store that are waiting for their commit."

@@ -23,7 +23,7 @@ from proxy.records.rows import ToolInvocationRecord
 from proxy.telemetry.hooks import Observer, Operation, RequestFacts
 from proxy.telemetry.metric_families import FAMILIES, Family, Labels
 from proxy.telemetry.snapshots import read_snapshot
-from proxy.tools.mcp.names import PROVIDER as MCP_PROVIDER
+from proxy.tools.mcp.definitions import PROVIDER as MCP_PROVIDER
 
 Sources = Callable[[], Mapping[str, float | Mapping[Labels, float]]]
 """Called when the metrics are read: returns values by family name, or for a family with labels, by labels."""
@@ -290,6 +290,8 @@ class Metrics(Observer):
         if outcome not in _OUTCOMES and outcome != "success":
             outcome = OTHER  # A tool may raise a code of its own.
         self._counters["toolrelay_tool_calls_total"].add((tool, outcome))
+        if record.cost:
+            self._counters["toolrelay_tool_cost_total"].add((tool,), record.cost / 1e9)
         if record.provider == MCP_PROVIDER:
             server = record.tool.split("__")[1]
             if server in self._servers:

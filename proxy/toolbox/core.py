@@ -11,7 +11,7 @@ from proxy.toolbox.weather import FORECAST_URL, GEOCODING_URL, weather_tool
 from proxy.tools.contract.capabilities import Capabilities, Clock, HttpSource
 from proxy.tools.contract.results.paging import PagedResults
 from proxy.tools.providers.function import FunctionProvider
-from proxy.tools.searching.searches import Searches
+from proxy.tools.searching.listing import Searches
 
 
 def core_provider(

@@ -12,8 +12,7 @@ from proxy.tools.contract.declaration import tool
 from proxy.tools.contract.provider import CallContext
 from proxy.tools.contract.spec import Redaction
 from proxy.tools.searching.index import MOST_QUERY
-from proxy.tools.searching.listing import shortened
-from proxy.tools.searching.searches import Searches
+from proxy.tools.searching.listing import Searches, shortened
 
 _DESCRIPTIONS: Final = (200, 80, 0)
 """The most characters of each description, in the order in which they are tried."""

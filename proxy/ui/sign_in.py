@@ -10,14 +10,7 @@ from aiohttp import hdrs, web
 from proxy.base.errors import RequestError
 from proxy.server.connections.client_address import counted_address
 from proxy.server.messages.request import EdgeRequest
-from proxy.ui.requests import (
-    COOKIE,
-    SECURE_COOKIE,
-    check_origin,
-    cookies_of,
-    is_secure,
-    read_object,
-)
+from proxy.ui.requests import COOKIE, SECURE_COOKIE, check_origin, cookies_of, is_secure, read_object
 from proxy.ui.sessions import Sessions, UiSession
 
 _WINDOW_S: Final = 60.0

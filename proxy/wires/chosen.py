@@ -18,9 +18,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.base.errors import RequestError
-from proxy.base.events import SEARCH_TOOLS, ToolCall, ToolResult
+from proxy.base.events import ToolResult
+from proxy.wires.hosted.forms import CallForm
 from proxy.wires.hosted.tools import HostedTool
-from proxy.wires.typed_tools.searching import SearchForm
 
 SERVER_URL: Final = "toolrelay"
 """The address of all server tools; those of one server are at ``toolrelay/NAME``."""
@@ -302,14 +302,14 @@ class ShownTools(Struct, frozen=True):
     """What the client sees of the tools that it chose in its request.
 
     ``reports_calls`` says that it chose at least one; usage then reports how many calls ran.  ``hosted`` are
-    the provider's tools that server tools run, by the names that models use.  ``search`` shows the searches
-    for tools, if the client declared these.
+    the provider's tools that server tools run, by the names that models use.  ``forms`` show the calls of
+    these and the searches for tools that the client declared, by the same names.
     """
 
     servers: tuple[ShownServer, ...] = ()
     reports_calls: bool = False
     hosted: Mapping[str, HostedTool] = msgspec.field(default_factory=dict)
-    search: SearchForm | None = None
+    forms: Mapping[str, CallForm] = msgspec.field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return self.reports_calls or bool(self.hosted)
@@ -329,7 +329,8 @@ class ShownTools(Struct, frozen=True):
 
     def serving(self, hosted: Mapping[str, HostedTool]) -> "ShownTools":
         """Return the same with the provider's tools that server tools run, by the names that models use."""
-        return replace(self, hosted=hosted) if hosted else self
+        forms = {name: tool.form for name, tool in hosted.items() if tool.form is not None}
+        return replace(self, hosted=hosted, forms={**self.forms, **forms}) if hosted else self
 
     def called(self, name: str) -> tuple[str, str] | None:
         """Return the label and the server's own name of a tool that models call ``name``.
@@ -341,10 +342,6 @@ class ShownTools(Struct, frozen=True):
                 if tool.id == name:
                     return server.label, tool.name
         return None
-
-    def search_of(self, call: ToolCall, result: ToolResult) -> Sequence[dict[str, Any]]:
-        """Return the items or blocks that show a call, if it is a search that the client declared."""
-        return self.search.shown(call, result) if self.search and call.name == SEARCH_TOOLS else ()
 
     def id_of(self, label: str, name: str) -> str | None:
         """Return what models call a tool of the server that the client calls ``label``."""

@@ -18,7 +18,7 @@ from proxy.records.rows import MessageRecord
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.crossed_links import LinkingPort
 from proxy.wires.crossed_texts import crossed_reader
-from proxy.wires.crossing.exact import read_exactly
+from proxy.wires.crossing.codec import read_exactly
 from proxy.wires.crossing.ledger import Ledger, Written
 from proxy.wires.crossing.native_turns import NativeTurns
 from proxy.wires.crossing.reasoning import asks_for_reasoning

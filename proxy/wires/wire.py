@@ -7,11 +7,10 @@ from typing import Any, ClassVar
 import orjson
 
 from proxy.base.conversation import Message
-from proxy.wires.approving.read import ApprovalForm
+from proxy.wires.approving.shown import ApprovalForm
 from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
-from proxy.wires.crossing.codec import ConversationCodec
-from proxy.wires.crossing.exact import read_exactly
+from proxy.wires.crossing.codec import ConversationCodec, read_exactly
 from proxy.wires.hosted.tools import HostedTool
 from proxy.wires.turn.chosen import without_elements
 from proxy.wires.typed_tools.functions import AsFunctions, UpstreamTypes

@@ -19,9 +19,10 @@ from running_proxy import SERVER_KEY, Proxy, make_config, running
 from waiting import PATIENCE_S, until
 
 from proxy.app.app import Overrides
-from proxy.commands.record import recording
+from proxy.commands.fixtures.record import recording
 from proxy.toolbox.clock import FixedClock
 from proxy.upstreams.recorded import recorder as record
+from proxy.upstreams.recorded.scrubbing import Scrubbing
 
 TIME = "core__get_current_time"
 ASK: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
@@ -40,7 +41,7 @@ async def recorded(
 ) -> AsyncIterator[tuple[Proxy, RawUpstream]]:
     """Run a recording proxy in front of a scripted upstream; all files are written when it has ended."""
     async with RawUpstream(*scripts) as upstream:
-        overrides = replace(recording(out, [SERVER_KEY]), clock=CLOCK)
+        overrides = replace(recording(out, Scrubbing([SERVER_KEY])), clock=CLOCK)
         async with running(make_config(upstream.url, allow=allow), overrides) as proxy:
             yield proxy, upstream
 
@@ -71,7 +72,7 @@ async def test_the_clients_side_is_recorded(tmp_path: Path, streamed: bool) -> N
         answer = await proxy.ask(ask)
         assert len(upstream.requests) == 2
     folder, kind = only(tmp_path), "sse" if streamed else "json"
-    assert client_files(folder) == ["request.json", f"response.{kind}"]
+    assert client_files(folder) == sorted(["request.json", f"response.{kind}", "response.toml"])
     assert json.loads((folder / "client" / "request.json").read_bytes()) == ask
     assert (folder / "client" / f"response.{kind}").read_bytes() == answer.body
     assert sorted(turn.name for turn in folder.glob("turn-*")) == ["turn-1", "turn-2"]
@@ -98,7 +99,8 @@ async def test_a_client_that_goes_on_is_recorded_in_one_folder(tmp_path: Path) -
         then = {**ask, "messages": [*ASK["messages"], *results]}
         await proxy.ask(then)
     folder = only(tmp_path)
-    assert client_files(folder) == ["request-2.json", "request.json", "response-2.sse", "response.sse"]
+    answers = ["response-2.sse", "response-2.toml", "response.sse", "response.toml"]
+    assert client_files(folder) == ["request-2.json", "request.json", *answers]
     assert json.loads((folder / "client" / "request-2.json").read_bytes()) == then
     assert (folder / "client" / "response.sse").read_bytes() == made.body
     assert b"Done, [redacted]." in (folder / "client" / "response-2.sse").read_bytes()
@@ -114,7 +116,7 @@ async def test_an_error_and_a_break_are_recorded_as_the_client_got_them(tmp_path
     for name, script in (("refused", refusal), ("broken", broken)):
         async with recorded(tmp_path / name, script) as (proxy, _):
             answer = await proxy.ask(ASK)
-        (file,) = (only(tmp_path / name) / "client").glob("response.*")
+        (file,) = (only(tmp_path / name) / "client").glob("response.[js]*")
         assert file.name == ("response.json" if name == "refused" else "response.sse")
         assert file.read_bytes() == answer.body
 
@@ -152,7 +154,7 @@ async def test_a_client_that_leaves_at_the_end_mark_is_recorded(
             conversation.leave()
         await until(lambda: bool(list(tmp_path.rglob("response.toml"))))
         never.set()
-    (file,) = (only(tmp_path) / "client").glob("response.*")
+    (file,) = (only(tmp_path) / "client").glob("response.[js]*")
     assert file.read_bytes().endswith(b"data: [DONE]\n\n")
 
 
@@ -180,4 +182,5 @@ async def test_a_client_that_leaves_with_the_whole_answer_is_recorded_and_logged
     lines = [json.loads(line) for line in sink.getvalue().splitlines()]
     assert {line["status"] for line in lines if line["event"] == "request"} == {200}
     answers = [file for file in all_files(tmp_path) if file.parent.name == "client"]
-    assert sum(file.name.startswith("response") for file in answers) == times
+    assert sum(file.suffix in (".sse", ".json") for file in answers) == 2 * times
+    assert sum(file.name == "response.toml" for file in answers) == times

@@ -13,7 +13,7 @@ from proxy.base.errors import ConfigError
 from proxy.config.checks.rules import is_loopback
 from proxy.config.load import Config, Options, find_faults, load_config
 from proxy.config.per_model import ProfileConfig, TextCallForm
-from proxy.wires.text_calls.table import FORMS
+from proxy.wires.text_calls.rules import FORMS
 
 KEY = {"OPENAI_API_KEY": "sk-test-openai"}
 
@@ -105,6 +105,7 @@ def test_every_key_of_the_contract_has_its_default() -> None:
         "web_hosts": (),
         "web_search": "",
         "hosted": {},
+        "prices": {},
         "base_urls": {},
         "inject": True,
         "trace": "silent",

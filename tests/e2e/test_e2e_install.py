@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 PROJECT = Path(__file__).resolve().parents[2]
 BUILD_S = 600
+OTHER_PLUGINS = ("aiohttp", "asyncio", "cov", "hypothesispytest", "randomly", "timeout", "xdist")
 TAKEN = (
     "proxy",
     "migrations",
@@ -30,15 +31,17 @@ TAKEN = (
 )
 
 
+_without_caches = shutil.ignore_patterns("__pycache__", ".*cache")
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from a copy, so that the build leaves nothing in the project."""
     require("pip", importlib.util.find_spec("pip") is not None, "this environment has no pip")
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    ignore = shutil.ignore_patterns("__pycache__", ".*cache")
     for name in TAKEN:
         if (PROJECT / name).is_dir():
-            shutil.copytree(PROJECT / name, source / name, ignore=ignore)
+            shutil.copytree(PROJECT / name, source / name, ignore=_without_caches)
         else:
             shutil.copy(PROJECT / name, source / name)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(out)]
@@ -119,3 +122,23 @@ def test_the_installed_command(installed: Path, tmp_path: Path) -> None:
     assert (status, err) == (0, "")
     assert "completed: 2 turns, 2 tool calls" in out
     assert list(empty.iterdir()) == []
+
+
+def test_a_strangers_tests_pass_with_the_wheel(installed: Path, tmp_path: Path) -> None:
+    """The example of a project with recorded tests passes in an environment that has only the wheel.
+
+    The plugin is found by its entry point, and no key and no provider is needed.
+    """
+    shutil.copytree(
+        PROJECT / "examples" / "replay-tests", project := tmp_path / "project", ignore=_without_caches
+    )
+    # Of the plugins of this environment, only the wheel's own and what a stranger would have.
+    others = [option for name in OTHER_PLUGINS for option in ("-p", f"no:{name}")]
+    command = [str(installed / "python"), "-m", "pytest", "-q", "-W", "error", *others]
+    said = run(command, project, clean_environment(tmp_path / "home"))
+    assert "5 passed" in said
+    answered = project / "tests" / "recorded" / "test_openai" / "turn-1" / "request.json"
+    answered.write_text(answered.read_text().replace("rivers", "mountains"))
+    shutil.rmtree(project / "tests" / "recorded" / "test_openai" / "client")
+    with pytest.raises(AssertionError, match=r"\[-mountains-\]\{\+rivers\+\}"):
+        run([*command, "-k", "test_openai"], project, clean_environment(tmp_path / "home"))

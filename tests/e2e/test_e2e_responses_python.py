@@ -243,14 +243,7 @@ async def test_every_recorded_stream(way: str, shared_proxy: ProxyFor) -> None:
 async def test_the_agents_sdk() -> None:
     """openai-agents runs its own tool beside server tools and goes on, streamed or not, stored or not."""
     require("openai-agents", importlib.util.find_spec("agents") is not None, "openai-agents is not installed")
-    from agents import (
-        Agent,
-        ModelSettings,
-        OpenAIResponsesModel,
-        RunConfig,
-        Runner,
-        function_tool,
-    )
+    from agents import Agent, ModelSettings, OpenAIResponsesModel, RunConfig, Runner, function_tool
 
     def get_calendar() -> str:
         """The next appointment."""

@@ -11,12 +11,7 @@ from msgspec.structs import replace
 from store_records import T0, files_below, invocation, run
 
 from proxy.base.errors import StoreError
-from proxy.records.background import (
-    BackgroundRecord,
-    BackgroundState,
-    Lease,
-    StartedEffect,
-)
+from proxy.records.background import BackgroundRecord, BackgroundState, Lease, StartedEffect
 from proxy.records.effects import EffectClaim
 from proxy.records.rows import InvocationStatus, ToolEffect
 from proxy.store.seal import Seal

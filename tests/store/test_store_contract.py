@@ -183,6 +183,29 @@ async def test_no_call_as_it_came_is_kept_under_none(make: Make) -> None:
     await store.aclose()
 
 
+async def test_a_run_that_nobody_ended_costs_what_its_rows_cost(make: Make) -> None:
+    """The cost of an interrupted run is that of its turns and calls; without any it stays unknown."""
+    store = make()
+    await store.start()
+    for name in ("both", "calls", "turns", "neither"):
+        store.put_run(run(name))
+        store.put_turn(turn(name, cost=5 if name in ("both", "turns") else None))
+        cost = 7 if name in ("both", "calls") else None
+        store.close_invocation(invocation(f"inv_{name}", name, status="success", cost=cost))
+    await store.aclose()
+    if isinstance(store, MemoryStore):
+        return
+    store = make()
+    await store.start()
+    found = {row.id: (row.status, row.cost) for row in await store.list_runs(RunFilter())}
+    assert found == {
+        "both": ("interrupted", 12),
+        "calls": ("interrupted", 7),
+        "turns": ("interrupted", 5),
+        "neither": ("interrupted", None),
+    }
+
+
 async def test_runs_are_listed_newest_first_by_every_filter(store: Store) -> None:
     """Each field of RunFilter narrows the list, alone and together."""
     kinds: list[tuple[str, dict[str, Any]]] = [

@@ -22,7 +22,7 @@ from proxy.store.factory import open_store
 from proxy.tools.access.credentials import CredentialBroker
 from proxy.tools.access.egress import EgressPool
 from proxy.tools.access.oauth_http import OAuthPools
-from proxy.tools.access.refreshing import ConnectionFailure
+from proxy.tools.access.credentials import ConnectionFailure
 from proxy.tools.oauth.grants import LoggedIn
 
 async def main(store_url, server_url, key, rounds):

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from logged import logged_to, logging_put_back
 
 from proxy.telemetry.hooks import RequestFacts
-from proxy.telemetry.log.access_log import AccessLog
-from proxy.telemetry.log.event_writer import EventWriter
+from proxy.telemetry.log.access_log import AccessLog, EventWriter
 from proxy.telemetry.log.json_lines import MASK
 from proxy.telemetry.log.setup import LogFormat, configure_logging
 

@@ -19,7 +19,7 @@ from logged import logged_to
 from pytest_aiohttp import AiohttpServer
 
 from proxy.base.plain_text import HIDDEN
-from proxy.telemetry.log.event_writer import EventWriter
+from proxy.telemetry.log.access_log import EventWriter
 from proxy.telemetry.log.json_lines import JsonLines, LineCleaner
 from proxy.telemetry.log.setup import configure_logging
 

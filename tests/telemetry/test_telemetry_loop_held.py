@@ -8,7 +8,7 @@ import pytest
 from running_proxy import make_config, running
 from waiting import until
 
-from proxy.telemetry.loop_held import LoopHeld
+from proxy.telemetry.instruments import LoopHeld
 
 
 class Machine:
@@ -48,7 +48,7 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     """Give the timer a loop and a processor that the test controls."""
     made = Machine()
-    module = "proxy.telemetry.loop_held"
+    module = "proxy.telemetry.instruments"
     monkeypatch.setattr(f"{module}.asyncio", SimpleNamespace(get_running_loop=lambda: made))
     monkeypatch.setattr(f"{module}.time", made)
     return made

@@ -12,7 +12,7 @@ from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.provider import CallContext
 from proxy.tools.providers.function import FunctionProvider
-from proxy.tools.searching.searches import Searches
+from proxy.tools.searching.listing import Searches
 
 CONTEXT = CallContext("run_1", "inv_1", "me", "call_1")
 

@@ -7,6 +7,7 @@ import pytest
 from runner_kit import MakeCall, MakeRunner, MemoryLog, StillClock, StillTime
 
 from proxy.base.events import ToolCall
+from proxy.tools.access.call_prices import CallPrices
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.capabilities import Capabilities
@@ -35,10 +36,15 @@ def make_runner(log: MemoryLog) -> MakeRunner:
     """A function that makes a runner for functions of a provider ``t``; by default all are allowed."""
 
     async def make(
-        functions: Sequence[Any], *, policy: Policy | None = None, limiter: Any = None, **options: Any
+        functions: Sequence[Any],
+        *,
+        policy: Policy | None = None,
+        limiter: Any = None,
+        prices: CallPrices | None = None,
+        **options: Any,
     ) -> Runner:
         provider = FunctionProvider("t", functions, Capabilities(clock=StillClock()))
-        registry = await Registry.load([provider])
+        registry = await Registry.load([provider], prices=prices)
         return Runner(registry, policy or Policy(allow=("*",)), log, limiter, StillClock(), **options)
 
     return make

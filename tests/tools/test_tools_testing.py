@@ -7,16 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from proxy.base.errors import ConfigError
-from proxy.tools import (
-    CacheControl,
-    Clock,
-    HttpClient,
-    HttpFailure,
-    Redaction,
-    ToolFailure,
-    ToolTester,
-    tool,
-)
+from proxy.tools import CacheControl, Clock, HttpClient, HttpFailure, Redaction, ToolFailure, ToolTester, tool
 from proxy.tools.testing import UnexpectedRequest
 
 URL = "https://api.shop.example/orders"

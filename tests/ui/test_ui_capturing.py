@@ -17,7 +17,7 @@ from ui_rig import ADMIN, CLIENT, QUESTION, Browser, turns, ui_proxy
 from waiting import until
 
 from proxy.api.taping import tape as taping
-from proxy.api.taping.captures import CAPTURES, Captures, Order
+from proxy.api.taping.taping import CAPTURES, Captures, Order
 from proxy.server.peers import Peers
 from proxy.ui.runs.aligning import aligned
 from proxy.upstreams.recorded.fixtures import load_turns

@@ -194,7 +194,9 @@ class Admin:
             withheld = None if decision.allowed or asks else decision.rule
             if not self._tools_enabled:
                 withheld = "tools.enabled is false"
-            rows.append(tool_to_json(spec, decision) | {"withheld": withheld})
+            rows.append(
+                tool_to_json(spec, decision, self._registry.prices.of(spec.name)) | {"withheld": withheld}
+            )
         return page(rows, more=False)
 
 

@@ -9,9 +9,7 @@ from typing import Any, Final
 
 from msgspec.structs import asdict
 
-from proxy.api.admin.memory_output import memory_to_json
-from proxy.api.admin.run_meaning import meaning_of_run
-from proxy.api.admin.withheld import withheld
+from proxy.api.admin.run_meaning import meaning_of_run, memory_to_json, withheld
 from proxy.base.plain_text import ascii_json
 from proxy.records.rows import RunRecord, ToolInvocationRecord, TurnRecord
 from proxy.relay.routing.prices import cost_number, cost_text
@@ -74,7 +72,9 @@ def detail_to_json(detail: RunDetail, *, content: bool = False) -> dict[str, Any
             for turn in detail.turns
         ],
         "invocations": [
-            asdict(row) | {"effect": row.effect.value, "operation_id": row.operation_id} | _duration(row)
+            asdict(row)
+            | {"effect": row.effect.value, "operation_id": row.operation_id, "cost": cost_number(row.cost)}
+            | _duration(row)
             for row in detail.invocations
         ],
         "memory": memory_to_json(detail),

@@ -1,7 +1,73 @@
-"""The meaning of a run's status, as one sentence for people."""
+"""What a run's record means: its status, what its client never got, and its memory."""
+
+from collections.abc import Iterator
+from typing import Any, Final, cast
 
 from proxy.base.events import FinishReason
+from proxy.base.plain_text import counted
+from proxy.relay.memory.hidden.outcomes import MEANINGS, MemoryOutcome
 from proxy.store.base import RunDetail
+
+_PUT_BACK = ("put_back", "put_back_loosely")
+_UNKNOWN = "A later version of the proxy wrote this outcome."
+
+
+def memory_to_json(detail: RunDetail) -> dict[str, Any] | None:
+    """Return the "Memory" section of a run; ``None`` if nothing was looked up and no run continues from it.
+
+    ``put_back`` has an entry for each earlier run whose hidden turns were restored into the request.
+    ``outcomes`` has a number and a sentence for each outcome. ``given_bytes`` is the size of the encrypted
+    turn that the client was given to carry, 0 for none. ``continues`` is the id of the run that this one
+    continues from, or ``None``. ``continued_by`` are the runs that continue from this one.
+    """
+    run = detail.run
+    if run.memory is None and not run.continues and not detail.continued_by:
+        return None
+    counts = (run.memory or {}).get("counts", {})
+    return {
+        "put_back": list((run.memory or {}).get("put_back", ())),
+        "outcomes": [
+            {
+                "outcome": outcome,
+                "count": count,
+                "put_back": outcome in _PUT_BACK,
+                "meaning": MEANINGS.get(cast(MemoryOutcome, outcome), _UNKNOWN),
+            }
+            for outcome, count in counts.items()
+        ],
+        "given_bytes": (run.memory or {}).get("given_bytes", 0),
+        "continues": run.continues or None,
+        "continued_by": [
+            {"run": each.id, "status": each.status, "started_at": each.started_at}
+            for each in detail.continued_by
+        ],
+    }
+
+
+_SHOWN: Final = {
+    "silent": "the trace was silent, so the client saw nothing of them",
+    "reasoning": "the trace showed each call in a short line, as reasoning",
+    "status": "the trace showed each call in a short line, as text",
+    "events": "the trace showed each call, redacted",
+}
+
+
+def withheld(detail: RunDetail) -> Iterator[tuple[str, str]]:
+    """Yield each part that the client did not get, in the proxy's own words only, with the reason."""
+    run = detail.run
+    # A run without a model is one call that the client itself made, so it has the result.
+    if detail.invocations and run.upstream:
+        shown = _SHOWN.get(run.trace, "the record does not have its trace level")
+        calls = counted(len(detail.invocations), "tool call")
+        yield f"{calls}, arguments and results", f"the proxy ran these tools; {shown}"
+    if len(detail.turns) > 1:
+        ends = counted(len(detail.turns) - 1, "end")
+        yield (
+            f"{ends} of a turn: finish reason, end mark",
+            "the run continued, and a client gets one response",
+        )
+    if run.status == "suspended" and any(row.turn == run.turns for row in detail.invocations):
+        yield f"the results of turn {run.turns}", "the model gets them when the client sends its own results"
 
 
 def meaning_of_run(detail: RunDetail) -> str:

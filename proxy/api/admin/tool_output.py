@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from proxy.relay.routing.prices import cost_number
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Decision, Policy
 from proxy.tools.contract.spec import ToolSpec
@@ -18,8 +19,11 @@ _WITHHELD: Final[Mapping[str, str]] = {
 }
 
 
-def tool_to_json(spec: ToolSpec, decision: Decision) -> dict[str, Any]:
-    """Return a tool as a model would see it, with the policy's decision and its rule."""
+def tool_to_json(spec: ToolSpec, decision: Decision, price: int | None) -> dict[str, Any]:
+    """Return a tool as a model would see it, with the policy's decision, its rule, and the price of a call.
+
+    ``price`` is in billionths of the currency; ``None`` if there is none.
+    """
     return {
         "id": spec.name,
         "name": spec.name,
@@ -29,6 +33,7 @@ def tool_to_json(spec: ToolSpec, decision: Decision) -> dict[str, Any]:
         "decision": decision.outcome,
         "rule": decision.rule,
         "digest": spec.digest,
+        "price": cost_number(price),
     }
 
 

@@ -1,10 +1,10 @@
-"""Collect the output of a background response: its resource and its events.
+"""Collect the output of a background response, its resource and its events, and send it to clients.
 
 Source: OpenAI's guide "Background mode": events have a ``sequence_number``, and the resource has
 ``background: true`` and a status that is ``queued`` at first.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
 import orjson
@@ -12,9 +12,27 @@ import orjson
 from proxy.api.detached.event_log import EventLog
 from proxy.http.headers import Headers
 from proxy.http.rules import media_type
-from proxy.relay.base import NoClientStream
+from proxy.relay.base import ClientStream, NoClientStream
 from proxy.wires.responses.dialect import RESPONSES
-from proxy.wires.stream.sse import SSEEvent, SSEParser, encode_event
+from proxy.wires.stream.sse import END_MARK, KEEP_ALIVE, SSEEvent, SSEParser, encode_event
+
+_HEAD: Final[Headers] = (
+    ("Content-Type", RESPONSES.framing.content_type),
+    ("Cache-Control", "no-cache"),
+    ("X-Accel-Buffering", "no"),
+)
+
+
+async def send_events(client: ClientStream, events: AsyncIterator[bytes]) -> None:
+    """Send each event as it arrives, and a keep-alive comment for each empty one. Raises
+    ``ConnectionError``."""
+    client.start(200, _HEAD)
+    client.flush()
+    async for event in events:
+        await client.write(event or KEEP_ALIVE)
+    await client.write(END_MARK)
+    client.finish()
+
 
 ENDED: Final = frozenset({"completed", "failed", "incomplete", "cancelled"})
 """The statuses of a response that has ended."""

@@ -1,7 +1,8 @@
 """Counts the tokens of a request that contains items or choices of the proxy.
 
 The upstream gets the chosen server tools themselves, functions in place of types of tools that it does not
-know, and no encrypted turns, which it could not read.
+know, the proxy's search in place of one that the client declares, and no encrypted turns, which it could not
+read.
 """
 
 from collections.abc import Mapping
@@ -10,8 +11,7 @@ from typing import Final
 import orjson
 
 from proxy.api.context import Context
-from proxy.api.generate.forwarder import Forwarder
-from proxy.api.generate.passthrough import Passthrough
+from proxy.api.generate.forwarder import Forwarder, Passthrough
 from proxy.api.generate.request_reader import RequestReader
 from proxy.relay.body import Body, without_carried
 from proxy.relay.planning import Planner
@@ -49,13 +49,14 @@ class Counting(Passthrough):
         if wire is None:
             return body
         selection = context.permissions.selections[route.served.upstream.name]
+        search = None
         if (typed := as_functions(wire, body.payload, route, selection)) is not None:
-            body = Body(orjson.dumps(typed.payload), typed.payload)
-        if _NAMED not in body.raw:
+            body, search = Body(orjson.dumps(typed.payload), typed.payload), typed.search
+        if _NAMED not in body.raw and search is None:
             return body
         body = without_carried(wire, body)
         request = wire.parse(body.payload)
-        if not request.chosen:
+        if not request.chosen and search is None:
             return body
-        raw = self._planner.with_tools(wire, body.raw, request, context.permissions, route)
+        raw = self._planner.with_tools(wire, body.raw, request, context.permissions, route, search)
         return Body(raw, orjson.loads(raw))

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from proxy.api.admin.grant_terms import read_terms
 from proxy.api.context import Context
-from proxy.api.detached.answers import send_events
+from proxy.api.detached.background_stream import send_events
 from proxy.api.detached.resumable import KeptStream, resume_of, same_request
 from proxy.api.detached.runs import DetachedRuns
 from proxy.api.detached.stored_request import stored_request
@@ -36,8 +36,7 @@ from proxy.relay.warming import warm_up
 from proxy.server.auth.principals import Principal
 from proxy.server.messages.body import check_counts
 from proxy.server.messages.request import new_ids
-from proxy.wires.approving.read import read_approvals
-from proxy.wires.approving.shown import ApprovalMessages
+from proxy.wires.approving.shown import ApprovalMessages, read_approvals
 from proxy.wires.registry.requests import background_of, continued_by
 from proxy.wires.wire import Wire
 
@@ -248,7 +247,7 @@ class Generate:
             if request:
                 stream = kept = self._resumable.keep(client)
             stream.set_header(RUN, job.identity.run_id)
-            return self._clients.with_listener(stream, ask.body.raw)
+            return self._clients.with_listener(stream, context.target.endpoint.path, ask.body.raw)
 
         run = await self._runs.start(ask, output, job)
         if kept is None:

@@ -258,9 +258,12 @@ class ClientStreams:
         context.facts.client = client
         return client
 
-    def with_listener(self, client: ClientStream, body: bytes) -> ClientStream:
-        """Return the response, with the listener attached if there is one; ``body`` is the request's."""
-        return client if self._listen is None else TeeStream(client, self._listen(body))
+    def with_listener(self, client: ClientStream, path: str, body: bytes) -> ClientStream:
+        """Return the response, with the listener attached if there is one.
+
+        ``path``, below the prefix of its dialect, and ``body`` are the request's.
+        """
+        return client if self._listen is None else TeeStream(client, self._listen(path, body))
 
     def _note_owner(self, caller: str, response_id: str, noted: Callable[[bool], None]) -> None:
         self._store.put_response_owner(response_id, caller, noted)

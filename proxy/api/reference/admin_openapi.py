@@ -34,7 +34,7 @@ _COUNT_OR_NULL: Final[Schema] = {"type": ["integer", "null"]}
 _SECONDS: Final[Schema] = {"type": ["number", "null"], "description": "Seconds; null while it goes on."}
 _COST: Final[Schema] = {
     "type": ["number", "null"],
-    "description": "In the currency of the prices; null if the model has no price.",
+    "description": "In the currency of the prices; null if there is no price.",
 }
 
 
@@ -157,8 +157,8 @@ def _schemas() -> dict[str, Any]:
         "Run": _record(
             RunRecord,
             **tokens,
-            cost=_COST,
             **dict.fromkeys(("continues", "takes_over"), _TEXT_OR_NULL),
+            cost=_COST,
             duration_s=_SECONDS,
         ),
         "RunList": _list_of("Run"),
@@ -167,6 +167,7 @@ def _schemas() -> dict[str, Any]:
             ToolInvocationRecord,
             effect={"enum": sorted(ToolEffect)},
             error_code=_TEXT_OR_NULL,
+            cost=_COST,
             operation_id=_TEXT,
             duration_s=_SECONDS,
         ),
@@ -201,10 +202,7 @@ def _schemas() -> dict[str, Any]:
                         "type": _TEXT,
                         "param": _TEXT_OR_NULL,
                         "code": _TEXT_OR_NULL,
-                        "doc_url": {
-                            "type": "string",
-                            "description": "The address of the page about the error.",
-                        },
+                        "doc_url": {**_TEXT, "description": "The address of the page about the error."},
                     },
                     "doc_url",
                 )
@@ -240,6 +238,7 @@ def _schemas_of_tools() -> dict[str, Any]:
                 "decision": {"enum": list(get_args(Outcome))},
                 "rule": _TEXT,
                 "digest": _TEXT,
+                "price": _COST,
                 "withheld": _TEXT_OR_NULL,
             }
         ),

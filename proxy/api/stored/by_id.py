@@ -7,10 +7,9 @@ import orjson
 from aiohttp import web
 
 from proxy.api.context import Context
-from proxy.api.detached.answers import send_events
 from proxy.api.detached.background import PREFIX
 from proxy.api.detached.background_reader import BackgroundReader
-from proxy.api.detached.background_stream import ENDED
+from proxy.api.detached.background_stream import ENDED, send_events
 from proxy.api.generate.forwarder import Forwarder
 from proxy.api.generate.owned_stream import ClientStreams
 from proxy.api.generate.request_reader import RequestReader

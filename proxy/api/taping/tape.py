@@ -17,7 +17,7 @@ from proxy.http.headers import Headers
 from proxy.http.rules import media_type
 from proxy.http.secrets import Secrets, Sink
 from proxy.relay.base import ClientStream
-from proxy.server.messages.wrapped_stream import WrappedStream
+from proxy.server.messages.tee import WrappedStream
 
 MAX_BYTES: Final = 4 << 20
 """The most bytes to keep of one run, both sides together. A client's request is kept up to the same size."""

@@ -2,25 +2,230 @@
 
 Without a setting or an order nothing is recorded: a run reads two attributes, and upstreams are called
 directly. A run whose client asked the proxy to keep nothing is never recorded.
+
+An order of an administrator covers a limited number of runs and minutes. Captured bytes are content (rule
+R3): they are sealed with the record and kept for an hour.
 """
 
+import asyncio
 import base64
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
-from proxy.api.taping.captures import Captures, Order
-from proxy.api.taping.tape import Room, RunTape, Taped, TapedStream, read_tape
-from proxy.api.taping.upstreams import TapedUpstream
+import orjson
+
+from proxy.api.taping.tape import Leg, Room, RunTape, Taped, TapedStream, read_tape
 from proxy.base.caches import CacheSize, declare
 from proxy.base.chance import Draws, Value, drawing
+from proxy.base.errors import StoreError, UpstreamError
+from proxy.http.secrets import Sink
 from proxy.records.rows import KeptResult, KeptWire
 from proxy.relay.base import ClientStream
 from proxy.relay.run.job import Job
 from proxy.store.base import Store
-from proxy.upstreams.base import Upstream
+from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
+
+
+class TapedUpstream:
+    """An upstream that records its traffic while any run is recorded, and is called directly otherwise.
+
+    ``current`` returns the tape of the current run, or ``None``.
+    """
+
+    def __init__(self, inner: Upstream, current: Callable[[], RunTape | None]) -> None:
+        self.name = inner.name
+        self._inner = inner
+        self._current = current
+        self.open: Callable[[UpstreamRequest], Any] = inner.open
+
+    def listen(self, on: bool) -> None:
+        """Record the requests of recorded runs (``on``), or call the upstream directly."""
+        self.open = self._open if on else self._inner.open
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    async def _open(self, request: UpstreamRequest) -> UpstreamResponse:
+        tape = self._current()
+        if tape is None:
+            return await self._inner.open(request)
+        number = tape.asked(self.name, request.path, request.body)
+        try:
+            response = await self._inner.open(request)
+        except UpstreamError as error:
+            tape.failed(number, error.code, error.message)
+            raise
+        return _TapedResponse(response, tape, tape.answered(number, response.status, response.content_type))
+
+
+class _TapedResponse:
+    """A response that records its pieces as they arrive."""
+
+    def __init__(self, inner: UpstreamResponse, tape: RunTape, leg: Leg) -> None:
+        self._inner = inner
+        self._tape = tape
+        self._leg = leg
+        self.status = inner.status
+        self.headers = inner.headers
+        self.content_type = inner.content_type
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        with self._broken():
+            async for piece in self._inner.chunks():
+                self._tape.record(self._leg, piece)
+                yield piece
+
+    def push(self, sink: Sink) -> Awaitable[None] | None:
+        with self._broken():
+            rest = self._inner.push(self._tape.recording_sink(self._leg, sink))
+        return None if rest is None else self._rest(rest)
+
+    async def _rest(self, rest: Awaitable[None]) -> None:
+        with self._broken():
+            await rest
+
+    async def read(self, limit: int) -> bytes:
+        with self._broken():
+            whole = await self._inner.read(limit)
+        self._tape.record(self._leg, whole)
+        return whole
+
+    @contextmanager
+    def _broken(self) -> Iterator[None]:
+        """Record the error if the upstream breaks off."""
+        try:
+            yield
+        except UpstreamError as error:
+            self._leg.error = (error.code, error.message)
+            raise
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+CAPTURES: Final = "captures"
+"""The name under which the processes of a port notify each other of a new order."""
+MOST_RUNS: Final = 100
+MOST_S: Final = 3600.0
+_MOST_ORDERS: Final = 20
+_MARK: Final = "capture:"
+_ENDED: Final = "capture-end:"
+
+
+@dataclass(eq=False, slots=True)
+class Order:
+    """An order to capture the next ``runs`` runs of a key until a time.
+
+    ``key`` is empty for all callers; ``until`` is in epoch seconds; ``by`` is the administrator. ``left`` is
+    the number of runs that this process may still capture.
+    """
+
+    id: str
+    key: str
+    runs: int
+    until: float
+    by: str
+    left: int = 0
+    bytes: int = 0
+
+    def fits(self, caller: str, now: float) -> bool:
+        """Return whether this order captures a run of the caller now."""
+        return self.left > 0 and now < self.until and (not self.key or caller.partition("/")[0] == self.key)
+
+    def as_json(self, key_name: str | None = None) -> dict[str, Any]:
+        """Return the order as the pages of the web UI get it."""
+        return {
+            "id": self.id,
+            "key": key_name or self.key or None,
+            "runs": self.runs,
+            "runs_left": self.left,
+            "until": self.until,
+            "by": self.by,
+            "bytes": self.bytes,
+        }
+
+
+class Captures:
+    """The orders that this process knows.
+
+    ``refused`` is the reason why orders are not allowed, or ``None`` if they are. ``changed`` is called when
+    the orders change.
+    """
+
+    def __init__(self, store: Store, refused: str | None, *, now: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._now = now
+        self._loading: asyncio.Task[None] | None = None
+        self.refused = refused
+        self.orders: Sequence[Order] = ()
+        """The orders that may still capture something; each run reads this."""
+        self.changed: Callable[[], None] = _nothing
+
+    async def ask(self, order: Order) -> None:
+        """Start an order in this process, and store it for the other processes; raises StoreError."""
+        name = f"{_MARK}{order.id}:{order.runs}:{order.by[:40]}:{order.key}"
+        await self._store.mark_once(name, order.until)
+        self._set([*self.live(), order])
+
+    async def end(self, order_id: str) -> bool:
+        """End an order, and return whether it existed. Raises StoreError."""
+        orders = [order for order in self.live() if order.id == order_id]
+        for order in orders:
+            await self._store.mark_once(f"{_ENDED}{order_id}", order.until)
+        self._set([order for order in self.live() if order.id != order_id])
+        return bool(orders)
+
+    def live(self) -> list[Order]:
+        """Return the orders whose time has not passed."""
+        now = self._now()
+        return [order for order in self.orders if now < order.until]
+
+    def report(self) -> bytes:
+        """Return how many runs each order has left, as JSON, and start to read the orders of other
+        processes."""
+        if self._loading is None or self._loading.done():
+            self._loading = asyncio.get_running_loop().create_task(self._load())
+        return orjson.dumps({order.id: order.left for order in self.orders})
+
+    async def _load(self) -> None:
+        try:
+            marks, ended = await self._store.marks(_MARK), await self._store.marks(_ENDED)
+        except StoreError:
+            return
+        known = {order.id: order for order in self.orders}
+        orders = []
+        for name, until in marks.items():
+            order_id, _, rest = name.removeprefix(_MARK).partition(":")
+            runs, _, rest = rest.partition(":")
+            by, _, key = rest.partition(":")
+            if f"{_ENDED}{order_id}" not in ended and runs.isdecimal():
+                made = Order(order_id, key, int(runs), until, by, left=int(runs))
+                orders.append(known.get(order_id) or made)
+        self._set(orders)
+
+    def take(self, caller: str) -> Order | None:
+        """Return the order that captures this run of the caller, and count the run; ``None`` if no order
+        does."""
+        now = self._now()
+        order = next((order for order in self.orders if order.fits(caller, now)), None)
+        if order is None:
+            self._set(self.live())
+        else:
+            order.left -= 1
+        return order
+
+    def _set(self, orders: Sequence[Order]) -> None:
+        self.orders = tuple(orders)[:_MOST_ORDERS]
+        self.changed()
+
+
+def _nothing() -> None:
+    """Ignore the change: the default callback."""
+
 
 _MOST_HELD: Final = 128 << 20
 """The most bytes that the tapes of all current runs hold; further bytes are cut."""

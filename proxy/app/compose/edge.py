@@ -10,11 +10,7 @@ from proxy.config.checks.rules import is_loopback
 from proxy.config.load import Config
 from proxy.relay.routing.router import Router
 from proxy.rights.limit_rules import ConcurrentStreams
-from proxy.server.auth.authenticate import (
-    Authenticator,
-    ForwardAuthenticator,
-    OpenAuthenticator,
-)
+from proxy.server.auth.authenticate import Authenticator, ForwardAuthenticator, OpenAuthenticator
 from proxy.server.auth.key_spellings import KeyFinder
 from proxy.server.auth.permissions import PermissionSets
 from proxy.server.connections.application import ConnectionBounds

@@ -11,10 +11,9 @@ from proxy.api.detached.runs import DetachedRuns
 from proxy.api.detached.shared_resumable import SharedResumableRuns
 from proxy.api.detached.take_over import TakeOver
 from proxy.api.generate.counting import Counting
-from proxy.api.generate.forwarder import Forwarder
+from proxy.api.generate.forwarder import Forwarder, Passthrough
 from proxy.api.generate.generate import Generate
 from proxy.api.generate.owned_stream import ClientStreams
-from proxy.api.generate.passthrough import Passthrough
 from proxy.api.generate.request_reader import RequestReader
 from proxy.api.managed import Managed
 from proxy.api.mcp.endpoint import McpHandler

@@ -8,9 +8,7 @@ from msgspec import Struct, field
 
 from proxy.base.chance import Value
 from proxy.relay.run.approver import Approver, NobodyApproves
-from proxy.server.auth.authenticate import (
-    Authenticator,
-)
+from proxy.server.auth.authenticate import Authenticator
 from proxy.server.messages.tee import Listen
 from proxy.tools.contract.capabilities import Clock, HttpSource
 from proxy.tools.contract.provider import ToolProvider

@@ -16,6 +16,7 @@ from proxy.app.compose.overrides import Overrides
 from proxy.app.compose.tools import (
     agent_provider,
     argument_bounds,
+    call_prices,
     load_registry,
     mcp_provider,
     open_egress,
@@ -49,7 +50,7 @@ from proxy.tools.mcp.overview import ServerOverview
 from proxy.tools.mcp.provider import McpProvider
 from proxy.tools.programs.programs import Programs
 from proxy.tools.running.runner import Runner
-from proxy.tools.searching.searches import Searches
+from proxy.tools.searching.listing import Searches
 from proxy.upstreams.base import Upstream
 from proxy.wires.registry.table import EndpointTable
 from proxy.wires.registry.wires import built_in_wires
@@ -196,7 +197,7 @@ async def create_services(
     own, providers = given.providers is None, made() if given.providers is None else given.providers
     mcp = mcp_provider(config, given, store, credentials, guard) if own else ()
     agents = agent_provider(config, given, [*providers, *mcp], policy) if own else ()
-    registry = await load_registry([*providers, *mcp, *agents], given, guard)
+    registry = await load_registry([*providers, *mcp, *agents], given, guard, call_prices(config))
     instruments = _instruments(config, registry, given.endpoints, store)
     webhook, figures = make_webhook(config), make_figures(config, store, instruments.metrics)
     runner = Runner(

@@ -1,7 +1,6 @@
 """Builds the component that records the bytes of runs."""
 
-from proxy.api.taping.captures import CAPTURES, Captures
-from proxy.api.taping.taping import Taping
+from proxy.api.taping.taping import CAPTURES, Captures, Taping
 from proxy.app.compose.overrides import Overrides
 from proxy.app.compose.services import Services
 from proxy.server.peers import Peers

@@ -19,6 +19,7 @@ from proxy.toolbox.flights import DUFFEL_URL, flights_provider
 from proxy.toolbox.run_program import run_program_tool
 from proxy.toolbox.weather import FORECAST_URL, GEOCODING_URL
 from proxy.toolbox.web.provider import web_provider
+from proxy.tools.access.call_prices import CallPrices
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.egress import EgressPool
 from proxy.tools.access.policy import Policy
@@ -34,15 +35,17 @@ from proxy.tools.mcp.pins import FiledPins, PinSource, RecordedPins
 from proxy.tools.mcp.provider import McpProvider
 from proxy.tools.programs.programs import Programs
 from proxy.tools.providers.modules import load_module
-from proxy.tools.searching.searches import Searches
+from proxy.tools.searching.listing import Searches
 
 _MAX_ANSWER = 8 << 20
 """The most bytes of a service's response to a tool: a search for flights has thousands of offers."""
 
 
-async def load_registry(providers: Sequence[ToolProvider], given: Overrides, guard: Guard) -> Registry:
+async def load_registry(
+    providers: Sequence[ToolProvider], given: Overrides, guard: Guard, prices: CallPrices
+) -> Registry:
     wrap = given.wrap_provider or (lambda provider: provider)
-    return await Registry.load(map(wrap, providers), guard)
+    return await Registry.load(map(wrap, providers), guard, prices)
 
 
 def mcp_provider(
@@ -176,6 +179,10 @@ def tool_capabilities(
         return Capabilities(clock, given, connected=lambda name, hosts: given(hosts)), None
     opened = open_credentials(config, egress, vault)
     return Capabilities(clock, egress.client, connected=opened.broker.client), opened
+
+
+def call_prices(config: Config) -> CallPrices:
+    return CallPrices({pattern: to_nanos(price) for pattern, price in config.tools.prices.items()})
 
 
 def argument_bounds(config: Config) -> dict[str, dict[str, ArgumentBound]]:

@@ -8,8 +8,7 @@ import typer
 
 from proxy.base.errors import ConfigError
 from proxy.commands import common
-from proxy.commands.bounds import read_bounds
-from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
+from proxy.commands.options import ConfigOption, JsonOption, ListByDefault, read_bounds
 from proxy.records import MOST_REASON
 
 approvals_app = typer.Typer(

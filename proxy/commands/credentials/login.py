@@ -20,7 +20,7 @@ from proxy.commands.credentials.redirect import Redirects, listening, pasted, wi
 from proxy.commands.credentials.vault import make_vault
 from proxy.config.load import Config
 from proxy.records.rows import TokenVault
-from proxy.tools.oauth.authorization import LoginAttempt
+from proxy.tools.oauth.clients import LoginAttempt
 from proxy.tools.oauth.grants import LoggedIn, login_place
 from proxy.tools.oauth.login import begin_login, end_login
 from proxy.tools.oauth.parameters import read_scopes

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from proxy.base.errors import ConfigError
 from proxy.commands.printing import say, say_error
-from proxy.tools.oauth.authorization import ForeignRedirect, LoginAttempt
+from proxy.tools.oauth.clients import ForeignRedirect, LoginAttempt
 from proxy.tools.oauth.port import OAuthFault
 
 _PATIENCE_S: Final = 600.0

@@ -32,9 +32,11 @@ from proxy.commands.mcp.warnings import many_lines, plain_secret_lines, unallowe
 from proxy.config.load import Config
 from proxy.config.settings import StoreConfig
 from proxy.config.text import toml_value
+from proxy.relay.routing.prices import cost_text
 from proxy.relay.routing.router import Route, Router
 from proxy.server.auth.authenticate import Authentication
 from proxy.store.factory import open_store
+from proxy.tools.access.call_prices import CallPrices
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
 from proxy.wires.chat.dialect import CHAT
@@ -179,7 +181,7 @@ async def check(
     for line in order:
         say(line)
     console().print()
-    print_tools(services.catalog.tools(), services.policy)
+    print_tools(services.catalog.tools(), services.policy, services.registry.prices)
     for line in (
         *token_lines(config),
         *seal_lines(config),
@@ -241,10 +243,18 @@ def _place(route: Route, router: Router) -> str:
     return f"{served.upstream.name} ({noted})" if noted else served.upstream.name
 
 
-def print_tools(tools: Sequence[ToolSpec], policy: Policy) -> None:
-    """Print a table of tools with their effect, the policy's decision and the rule that made it."""
-    rows = [decision_cells(spec, policy.decide(spec), spec.effect) for spec in tools]
-    print_table(("tool", "effect", "decision", "rule"), rows)
+def print_tools(tools: Sequence[ToolSpec], policy: Policy, prices: CallPrices) -> None:
+    """Print a table of tools with their effect, the policy's decision and the rule that made it.
+
+    If any of them has a price, there is a column with the price of a call.
+    """
+    costs = [prices.of(spec.name) for spec in tools]
+    priced = any(cost is not None for cost in costs)
+    rows = [
+        decision_cells(spec, policy.decide(spec), spec.effect, *([cost_text(cost)] if priced else []))
+        for spec, cost in zip(tools, costs, strict=True)
+    ]
+    print_table(("tool", "effect", *(["price"] if priced else []), "decision", "rule"), rows)
 
 
 def token_lines(config: Config) -> list[str]:

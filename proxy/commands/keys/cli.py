@@ -10,8 +10,7 @@ import typer
 
 from proxy.base.errors import ConfigError
 from proxy.commands import common
-from proxy.commands.bounds import read_bounds
-from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
+from proxy.commands.options import ConfigOption, JsonOption, ListByDefault, read_bounds
 
 keys_app = typer.Typer(help="Create, list and revoke client keys.", cls=ListByDefault)
 

@@ -20,8 +20,8 @@ from proxy.commands.mcp.warnings import warnings_of
 from proxy.config.load import Config, load_config
 from proxy.config.text import toml_value
 from proxy.telemetry.log.setup import configure_logging
+from proxy.tools.mcp.definitions import SERVER_NAME, pattern_of_server
 from proxy.tools.mcp.masking import masked_args, masked_url
-from proxy.tools.mcp.names import SERVER_NAME, pattern_of_server
 from proxy.tools.mcp.pins import MOST_PINNED, Pin
 from proxy.tools.mcp.servers import Server
 

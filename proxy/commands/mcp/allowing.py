@@ -23,9 +23,8 @@ from proxy.commands.mcp.looking import (
 )
 from proxy.config.load import Config
 from proxy.tools.access.policy import Policy
-from proxy.tools.mcp.definitions import MAX_SHOWN, Definition
+from proxy.tools.mcp.definitions import MAX_SHOWN, PROVIDER, Definition, mcp_tool_id, pattern_of_server
 from proxy.tools.mcp.differences import difference, shown_lines, shown_text
-from proxy.tools.mcp.names import PROVIDER, mcp_tool_id, pattern_of_server
 from proxy.tools.mcp.pins import MOST_PINNED, Pin, read_pin_file, write_pin_file
 from proxy.tools.mcp.provider import spec_of, stays_there
 from proxy.tools.mcp.servers import Server

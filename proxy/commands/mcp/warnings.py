@@ -18,9 +18,8 @@ from proxy.records.rows import ToolEffect
 from proxy.relay.offering.deferred import defer
 from proxy.tools.access.catalog import MOST_OFFERED, Catalog, too_many_offered
 from proxy.tools.access.policy import Policy
-from proxy.tools.mcp.definitions import MAX_SHOWN, Definition
+from proxy.tools.mcp.definitions import MAX_SHOWN, Definition, pattern_of_server
 from proxy.tools.mcp.masking import is_secret_name, is_secret_value, masked_args, masked_url
-from proxy.tools.mcp.names import pattern_of_server
 
 _MOST_NAMED: Final = 8
 _ORDERS: Final = re.compile(

@@ -18,9 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from proxy.api.admin.json_output import costs_text, reported, tokens_text
-from proxy.api.admin.memory_output import memory_to_json
-from proxy.api.admin.run_meaning import meaning_of_run
-from proxy.api.admin.withheld import withheld
+from proxy.api.admin.run_meaning import meaning_of_run, memory_to_json, withheld
 from proxy.base.plain_text import counted, safe_cell
 from proxy.commands.fitting import Column, print_fitting
 from proxy.records.rows import MessageRecord, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
@@ -323,7 +321,8 @@ def _invocation_span(row: ToolInvocationRecord) -> _Span:
     status = _status(row.status)
     if row.error_code is not None:
         status = status + Text(" ") + safe_cell(row.error_code, "red", _NAME_LIMIT)
-    note = Text(f"{row.effect.value}, {row.result_bytes} bytes, ", style="dim") + safe_cell(
+    paid = f"cost {cost_text(row.cost)}, " if row.cost is not None else ""
+    note = Text(f"{row.effect.value}, {row.result_bytes} bytes, {paid}", style="dim") + safe_cell(
         row.decision, "dim"
     )
     for sign, value in ((" ← ", row.arguments_redacted), (" → ", row.result_redacted)):

@@ -61,7 +61,8 @@ def find_conflicts(config: Config) -> Iterator[ConfigError]:
         *((f"agents.{name}.max_cost", agent.max_cost) for name, agent in config.agents.items()),
         *((f"keys.{name}.limits", key.limits.get("cost")) for name, key in config.keys.items()),
     ):
-        if asked and not config.prices:
+        priced = config.prices or (setting.endswith("max_cost") and config.tools.prices)
+        if asked and not priced:
             yield ConfigError(
                 setting,
                 "there are no prices, so the proxy cannot compute costs",

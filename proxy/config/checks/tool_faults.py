@@ -9,7 +9,7 @@ from proxy.base.globs import fits
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.schemas.schema import may_have
-from proxy.tools.mcp.names import pattern_of_server
+from proxy.tools.mcp.definitions import pattern_of_server
 
 
 def missing_connections(catalog: Catalog, policy: Policy) -> list[ConfigError]:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from proxy.base.plain_text import plain_text
-from proxy.tools.mcp.names import SERVER_NAME
+from proxy.tools.mcp.definitions import SERVER_NAME
 
 _MAX_BYTES: Final = 1 << 20
 _MAX_SERVERS: Final = 64

@@ -22,8 +22,8 @@ from proxy.config.types import (
 )
 from proxy.records.rows import ToolEffect
 from proxy.tools.contract.spec import Redaction
+from proxy.tools.mcp.definitions import SERVER_NAME
 from proxy.tools.mcp.masking import masked_url
-from proxy.tools.mcp.names import SERVER_NAME
 from proxy.tools.mcp.servers import HostSettings, Server
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

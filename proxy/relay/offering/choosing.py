@@ -11,14 +11,7 @@ from msgspec import Struct
 from proxy.base.errors import RequestError
 from proxy.records.rows import ToolEffect
 from proxy.tools.contract.spec import ToolSpec
-from proxy.wires.chosen import (
-    SERVER_URL,
-    Chosen,
-    ChosenServer,
-    ServedTool,
-    ShownServer,
-    ShownTools,
-)
+from proxy.wires.chosen import SERVER_URL, Chosen, ChosenServer, ServedTool, ShownServer, ShownTools
 
 _MOST_NAMED = 20
 

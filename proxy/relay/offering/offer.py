@@ -265,7 +265,7 @@ def _nothing(request: ClientRequest, limits: ToolLimits, search: ClientSearch | 
         made,
         added=ToolDefinitions().followed_by(mine if limits.takes else ()),
         client_names=made.client_names.union(search.deferred),
-        shown=structs.replace(of.shown, search=search.form),
+        shown=structs.replace(of.shown, forms={SEARCH_TOOLS: search.form}),
     )
 
 

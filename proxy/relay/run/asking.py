@@ -24,8 +24,7 @@ from proxy.relay.run.job import Job
 from proxy.relay.run.stand_in import stand_in
 from proxy.relay.run.state import State
 from proxy.tools.agents.agent import tool_of
-from proxy.wires.approving.read import visible_with
-from proxy.wires.approving.shown import APPROVE, call_id_of, item_id_of
+from proxy.wires.approving.shown import APPROVE, call_id_of, item_id_of, visible_with
 
 Form = Literal["items", "function", "text"]
 _FIRST_PLACE: Final = 1_000_000

@@ -231,11 +231,14 @@ def _last_turn(job: Job, state: State) -> LastTurn:
         for call in state.run.turn.calls
     ]
     typed = job.client.typed
+    message = b"" if state.outcome.reader is None else state.outcome.message()
+    if typed is not None and message and not job.upstream.crossed:
+        message = typed.as_asked(message)
     return LastTurn(
         job.identity.run_id,
         job.identity.caller,
         job.client.port.dialect.name,
-        b"" if state.outcome.reader is None else state.outcome.message(),
+        message,
         state.tools.mask,
         calls,
         returned=unchanged if typed is None else typed.returned,

@@ -37,7 +37,7 @@ from proxy.relay.run_memory import RunMemory
 from proxy.tools.contract.redaction import bounded
 from proxy.tools.running.ledger import RunContext
 from proxy.tools.running.runner import Runner
-from proxy.tools.searching.searches import Searches
+from proxy.tools.searching.listing import Searches
 from proxy.wires.client_port import ApprovedCallResult, ClientView
 
 

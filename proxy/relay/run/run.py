@@ -138,7 +138,8 @@ class Run:
 
     ``is_hidden`` says whether the client must not see a call of this name.  ``needs_approval`` says whether a
     server call of that turn needs an approval before it runs.  ``clock`` returns monotonic seconds.
-    ``price`` is the model's price; without one, ``cost`` (in billionths) is ``None``.  ``spent_tokens`` and
+    ``price`` is the model's price; without one, ``cost`` (in billionths) is ``None`` until a tool call costs
+    something.  ``spent_tokens`` and
     ``spent_cost`` count against limits, and include estimates of what was not reported.  ``spent`` is the
     setting whose budget is used up, empty if none is.  ``silent_turns`` are the turns whose usage the
     upstream did not report.  ``uses`` counts calls of the provider's tools, by name, that server tools run.
@@ -446,6 +447,14 @@ class Run:
             self.spent_cost += turn.cost
         if self._purse is not None:
             self._purse.spend(turn.usage.total_tokens, turn.cost or 0)
+
+    def paid(self, cost: int) -> None:
+        """Count what a tool call cost, in billionths."""
+        if cost:
+            self.cost = (self.cost or 0) + cost
+            self.spent_cost += cost
+            if self._purse is not None:
+                self._purse.spend(0, cost)
 
     def estimate_usage(self, least: Callable[[], Usage]) -> None:
         """Count, for limits alone, the least that a finished turn can have used, if it reported nothing."""

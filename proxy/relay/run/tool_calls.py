@@ -27,7 +27,7 @@ from proxy.relay.run_memory import RunMemory
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.running.runner import Runner
-from proxy.tools.searching.searches import Searches
+from proxy.tools.searching.listing import Searches
 from proxy.wires.hosted.tools import found_pages
 from proxy.wires.typed_tools.searching import found_in
 from proxy.wires.upstream_port import CitingPort
@@ -117,7 +117,7 @@ class ToolCalls:
             if job.client.ask.nested is None
             else job.client.ask.nested.watch.call_started,
             on_progress=shown.progressed if job.client.trace == "events" else None,
-            on_done=lambda call, result: shown.finished(call, self._approvals.marked(call.name, result)),
+            on_done=lambda call, result: self._done(state, shown, call, result),
             approved=command.approved,
             granted=state.turn.granted,
         )
@@ -135,6 +135,11 @@ class ToolCalls:
         await shown.show(False)
         _cite(job, state, command, results)
         return self._take_results(job, state, [*results, *command.refused])
+
+    def _done(self, state: State, shown: "_ShownCalls", call: ToolCall, result: ToolResult) -> None:
+        """Count what a call cost, and show its result."""
+        state.run.paid(result.cost)
+        shown.finished(call, self._approvals.marked(call.name, result))
 
     def _searching(self, state: State) -> AbstractContextManager[None]:
         """Let the run search the tools that its model is not shown, if there are any."""

@@ -103,11 +103,13 @@ class OpenCall:
         began = time.monotonic()
         status: RunStatus = "failed"
         error: str | None = "internal_error"
+        cost = 0
         try:
             if calls._store.crowded:
                 await calls._store.wait_for_room(ROOM_WAIT_S)
             result = await self._result(on_progress)
             status, error = "completed", None
+            cost = 0 if result is None else result.cost
             return result
         except asyncio.CancelledError:
             status, error = "cancelled", "client_gone"
@@ -119,8 +121,17 @@ class OpenCall:
             # A monotonic duration, because the system clock may be set: no run must end before it began.
             ended_at = record.started_at + took_s
             calls._store.put_run(
-                replace(record, status=status, error_code=error, tool_calls=1, ended_at=ended_at)
+                replace(
+                    record,
+                    status=status,
+                    error_code=error,
+                    tool_calls=1,
+                    ended_at=ended_at,
+                    cost=cost or None,
+                )
             )
+            if cost:
+                call.meter.spend(0, cost)
             calls._idempotency.ended(call.repeat.key, self._ledger)
             calls._watch(
                 "run_finished",

@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from proxy.base.caches import Memo, declare_lru
 from proxy.base.errors import RequestError, ToolFailure
 from proxy.http.own_headers import RATE_LIMITS
-from proxy.rights.limit_rules import (
-    KeyLimits,
-    Limit,
-    LimitKind,
-    LimitSet,
-    LimitStatus,
-    LimitsUnavailable,
-)
+from proxy.rights.limit_rules import KeyLimits, Limit, LimitKind, LimitSet, LimitStatus, LimitsUnavailable
 from proxy.server.limits.counters import Counters
 from proxy.server.messages.request import new_ids
 

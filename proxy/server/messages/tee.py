@@ -5,8 +5,57 @@ from typing import Protocol
 
 from proxy.http.headers import Headers
 from proxy.http.rules import first
+from proxy.http.secrets import Secrets
 from proxy.relay.base import ClientStream
-from proxy.server.messages.wrapped_stream import WrappedStream
+
+
+class WrappedStream:
+    """A :class:`~proxy.relay.base.ClientStream` that delegates to another one.
+
+    A subclass overrides the methods that it extends.
+    """
+
+    def __init__(self, client: ClientStream) -> None:
+        self._client = client
+
+    @property
+    def started(self) -> bool:
+        return self._client.started
+
+    @property
+    def stopped_by_server(self) -> bool:
+        return self._client.stopped_by_server
+
+    @property
+    def origin(self) -> str:
+        return self._client.origin
+
+    def blank_out(self, secrets: Secrets | None) -> None:
+        self._client.blank_out(secrets)
+
+    def set_header(self, name: str, value: str) -> None:
+        self._client.set_header(name, value)
+
+    def start(self, status: int, headers: Headers) -> None:
+        self._client.start(status, headers)
+
+    def flush(self) -> None:
+        self._client.flush()
+
+    def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
+        return self._client.push(data, last)
+
+    async def write(self, data: bytes) -> None:
+        await self._client.write(data)
+
+    def before_finish(self) -> Awaitable[None] | None:
+        return self._client.before_finish()
+
+    def finish(self) -> None:
+        self._client.finish()
+
+    def abort(self) -> None:
+        self._client.abort()
 
 
 class Listener(Protocol):
@@ -22,9 +71,9 @@ class Listener(Protocol):
         """Note that the body is complete; may be called more than once."""
 
 
-Listen = Callable[[bytes], Listener]
-"""Returns the listener for the response to a request, from the request's body, before the proxy handles
-it."""
+Listen = Callable[[str, bytes], Listener]
+"""Returns the listener for the response to a request, from the request's path below the prefix of its dialect
+and from its body, before the proxy handles it."""
 
 
 class TeeStream(WrappedStream):

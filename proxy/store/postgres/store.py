@@ -4,6 +4,8 @@ A few connections read; one writes, in groups (:mod:`proxy.store.sql.writing.wri
 connection holds an advisory lock, which the server frees when the session ends. A free lock alone does not
 prove that the process is dead: the network may have failed. An owner that is alive returns within seconds
 with a lock under a new key, so an owner whose lock stays free for longer is dead.
+
+A connection of its own receives the notifications of changed client keys.
 """
 
 import asyncio
@@ -19,6 +21,7 @@ from typing import Any, Final
 
 import asyncpg
 
+from proxy.base.errors import StoreUnavailable
 from proxy.store import rows
 from proxy.store.key_mark import KeyMark, state_path
 from proxy.store.look_ups import Answer, QueryBatch
@@ -35,7 +38,6 @@ from proxy.store.postgres.db import (
     numbered,
     store_error,
 )
-from proxy.store.postgres.keys import KeyListener
 from proxy.store.postgres.migrate import migrate_postgres
 from proxy.store.postgres.writing import PostgresWriting
 from proxy.store.seal import CONTENT
@@ -44,6 +46,59 @@ from proxy.store.sql.store import END_OWNER, INTERRUPT, SqlStore
 from proxy.store.sql.tables.effects import FORGET_RESULTS
 from proxy.store.sql.writing.writer import WriteError
 from proxy.store.tokens import retry_until_locked
+
+_CHANNEL: Final = "toolrelay_keys"
+
+
+class KeyListener:
+    """Listens for changed keys, from the first :meth:`version` on; that also reconnects after a failure.
+
+    Each notification of the server increases ``told``. Without a connection no notification arrives, so
+    callers ask for the version from time to time.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.told = 0
+        self._url = url
+        self._connection: asyncpg.Connection[Any] | None = None
+        self._asking = asyncio.Lock()
+        self._closed = False
+
+    async def version(self) -> int:
+        """Start to listen for changes if necessary, then return the version of the keys.
+
+        Raises :class:`~proxy.base.errors.StoreError` if the server does not answer.
+        """
+        async with self._asking:
+            if self._closed:
+                raise StoreUnavailable("the record is closed")
+            try:
+                if self._connection is None or self._connection.is_closed():
+                    self._connection = await connect(self._url)
+                    await self._connection.add_listener(_CHANNEL, self._hear)
+                version: int | None = await self._connection.fetchval("SELECT version FROM key_state")
+            except DRIVER_ERRORS as error:
+                self._drop()
+                raise store_error(error) from error
+            except BaseException:  # A cancelled query leaves its answer unread on the connection.
+                self._drop()
+                raise
+            return version or 0
+
+    async def aclose(self) -> None:
+        """Stop listening. Idempotent."""
+        self._closed = True
+        self._drop()
+
+    def _hear(self, *_: Any) -> None:
+        # A notification from another schema of this database costs one unnecessary read.
+        self.told += 1
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.is_closed():
+            connection.terminate()
+
 
 _log = logging.getLogger(__name__)
 

@@ -92,22 +92,29 @@ _DELETE_RESPONSE: Final = "DELETE FROM responses WHERE id = ? AND caller = ?"
 END_OWNER: Final = "UPDATE owners SET ended_at = ? WHERE id = ?"
 
 
-def _sum_of_turns(column: str, otherwise: str) -> str:
-    """Return SQL for the sum over a run's turns, limited to 64 bits because upstreams report the counts."""
+def _sum_over(table: str, column: str) -> str:
+    """Return SQL for the sum over a run's rows, limited to 64 bits because upstreams report the counts."""
     total = f"SUM(CAST({column} AS DOUBLE PRECISION))"
     return (
-        f"{column} = coalesce((SELECT CASE WHEN {total} < 9e15 THEN CAST({total} AS BIGINT) "
-        f"WHEN {total} >= 9e15 THEN 9000000000000000 END FROM turns WHERE run_id = runs.id), {otherwise})"
+        f"(SELECT CASE WHEN {total} < 9e15 THEN CAST({total} AS BIGINT) "
+        f"WHEN {total} >= 9e15 THEN 9000000000000000 END FROM {table} WHERE run_id = runs.id)"
     )
+
+
+def _sum_of_turns(column: str) -> str:
+    return f"{column} = coalesce({_sum_over('turns', column)}, 0)"
+
+
+_COST_OF_TURNS: Final = _sum_over("turns", "cost")
+_COST_OF_CALLS: Final = _sum_over("tool_invocations", "cost")
 
 
 _SO_FAR: Final = ", ".join(
     (
         "turns = (SELECT coalesce(max(number), 0) FROM turns WHERE run_id = runs.id)",
         "tool_calls = (SELECT count(*) FROM tool_invocations WHERE run_id = runs.id)",
-        _sum_of_turns("unreported", "0"),
-        *(_sum_of_turns(column, "0") for column in ("input_tokens", "output_tokens", "total_tokens")),
-        _sum_of_turns("cost", "cost"),
+        *map(_sum_of_turns, ("unreported", "input_tokens", "output_tokens", "total_tokens")),
+        f"cost = coalesce({_COST_OF_TURNS} + coalesce({_COST_OF_CALLS}, 0), {_COST_OF_CALLS}, cost)",
     )
 )
 INTERRUPT: Final = tuple(
@@ -115,7 +122,7 @@ INTERRUPT: Final = tuple(
     "AND owner_id IN (SELECT id FROM owners WHERE ended_at IS NOT NULL)"
     for table, status, more in (("runs", "running", f", {_SO_FAR}"), ("tool_invocations", "started", ""))
 )
-"""Marks what ended owners left open (rule R1), and gives a run the sums of its recorded turns."""
+"""Marks what ended owners left open (rule R1), and gives a run the sums of its recorded turns and calls."""
 
 _PROBE_S: Final = 0.9
 """How long a probe waits: less than the second that Kubernetes waits by default for an answer."""

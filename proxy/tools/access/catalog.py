@@ -16,6 +16,7 @@ from proxy.base.caches import Snapshot
 from proxy.base.errors import ConfigError, Guard
 from proxy.base.events import PROXY_TOOLS
 from proxy.json.in_thread import in_thread
+from proxy.tools.access.call_prices import CallPrices
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.capabilities import IdempotencyKey
 from proxy.tools.contract.identifiers import check_tool_id
@@ -128,15 +129,21 @@ CatalogCheck = Callable[[Catalog], Mapping[str, str]]
 
 
 class Registry:
-    """The newest catalog, and its providers, which stay the same for the life of the process.
+    """The newest catalog; its providers and ``prices`` stay the same for the life of the process.
 
     A new catalog may replace it at any time (:meth:`refresh`, :meth:`replace`); later requests are planned
     with the new one. Runs in progress keep theirs and can still call tools that the new one lacks. When the
     last of these runs has ended, the old catalog is released. Belongs to one event loop.
     """
 
-    def __init__(self, current: Catalog, providers: Iterable[ToolProvider] = ()) -> None:
+    def __init__(
+        self,
+        current: Catalog,
+        providers: Iterable[ToolProvider] = (),
+        prices: CallPrices | None = None,
+    ) -> None:
         self.current = current
+        self.prices = prices or CallPrices()
         self._providers = tuple(providers)
         self._served = frozenset(spec.name for spec in current.tools())
         self.left_out: Mapping[str, str] = {}
@@ -145,10 +152,15 @@ class Registry:
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.tools")
 
     @classmethod
-    async def load(cls, providers: Iterable[ToolProvider], guard: Guard = nullcontext) -> "Registry":
+    async def load(
+        cls,
+        providers: Iterable[ToolProvider],
+        guard: Guard = nullcontext,
+        prices: CallPrices | None = None,
+    ) -> "Registry":
         """Ask every provider for its tools; ``guard`` and the errors raised are as for :class:`Catalog`."""
         asked = tuple(providers)
-        return cls(Catalog(await _listed(asked), guard=guard), asked)
+        return cls(Catalog(await _listed(asked), guard=guard), asked, prices)
 
     def __contains__(self, name: object) -> bool:
         """Return whether a tool with this id is or was served, as far as remembered."""

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 import structlog
 
 from proxy.base.errors import ToolFailure
-from proxy.tools.access.credentials import CredentialBroker
-from proxy.tools.access.refreshing import ConnectionFailure
+from proxy.tools.access.credentials import ConnectionFailure, CredentialBroker
 from proxy.tools.mcp.host_client import Authorization
 from proxy.tools.mcp.servers import Server
 from proxy.tools.oauth.grants import ClientCredentials, LoggedIn, login_command

@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.tools.mcp.definitions import Definition
+from proxy.tools.mcp.definitions import Definition, mcp_tool_id
 from proxy.tools.mcp.host_client import ServerStatus
-from proxy.tools.mcp.names import mcp_tool_id
 from proxy.tools.mcp.pins import Pin, PinState, compare
 from proxy.tools.mcp.servers import Server
 

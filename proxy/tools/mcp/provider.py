@@ -18,10 +18,15 @@ from proxy.tools.contract.results.results import RichResult
 from proxy.tools.contract.schemas.schema import check_schema, spec_digest
 from proxy.tools.contract.spec import ToolOrigin, ToolSpec
 from proxy.tools.contract.validation import SchemaValidator
-from proxy.tools.mcp.definitions import Definition, UnusableDefinition, check_input
+from proxy.tools.mcp.definitions import (
+    PROVIDER,
+    Definition,
+    UnusableDefinition,
+    check_input,
+    pattern_of_server,
+)
 from proxy.tools.mcp.differences import difference
 from proxy.tools.mcp.host_client import HostClient
-from proxy.tools.mcp.names import PROVIDER, pattern_of_server
 from proxy.tools.mcp.overview import ServerOverview, ToolOverview, build_overview, with_pinned
 from proxy.tools.mcp.pins import MOST_PINNED, Pin, PinSource
 from proxy.tools.mcp.results import read_result

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from proxy.tools.oauth.clients import Client, configured_client
-from proxy.tools.oauth.discovery import Discovery, discover
-from proxy.tools.oauth.metadata import resource_of
+from proxy.tools.oauth.metadata import Discovery, discover, resource_of
 from proxy.tools.oauth.port import OAuthFault, OAuthHttp
 from proxy.tools.oauth.stored_tokens import StoredTokens, updated_tokens
 from proxy.tools.oauth.tokens import TokenAnswer, ask_for_tokens

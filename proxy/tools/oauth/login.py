@@ -5,10 +5,9 @@ from collections.abc import Mapping
 
 from proxy.base.plain_text import plain_text
 from proxy.net.public_addresses import may_carry_secrets
-from proxy.tools.oauth.authorization import LoginAttempt, begin
-from proxy.tools.oauth.clients import Client, choose_client, with_authentication
-from proxy.tools.oauth.discovery import Discovery, discover
+from proxy.tools.oauth.clients import Client, LoginAttempt, begin, choose_client, with_authentication
 from proxy.tools.oauth.grants import LoggedIn
+from proxy.tools.oauth.metadata import Discovery, discover
 from proxy.tools.oauth.parameters import granted_scopes, join_scopes
 from proxy.tools.oauth.port import OAuthFault, OAuthHttp
 from proxy.tools.oauth.stored_tokens import Login, StoredTokens

@@ -1,8 +1,12 @@
-"""Read the metadata documents of resources and authorization servers. Their content is untrusted.
+"""Find and read the metadata documents of resources and authorization servers. Their content is untrusted.
 
 Sources: RFC 9728 (protected resources), RFC 8414 and OpenID Connect Discovery 1.0 (authorization servers),
 RFC 9207 (``iss`` in the response), the draft on client id metadata documents, and for the URLs of the
 documents the MCP specification's pages on authorization.
+
+The order of the search is that of the MCP specification: the document that the server's 401 names, the well-
+known URLs of RFC 9728, and, as in revision 2025-03-26, the origin of the server as its own authorization
+server.
 """
 
 from typing import Annotated, Any, TypeVar
@@ -12,8 +16,10 @@ from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from proxy.base.plain_text import plain_text
+from proxy.tools.contract.capabilities import HttpFailure
+from proxy.tools.oauth.challenges import read_challenge
 from proxy.tools.oauth.parameters import read_scopes
-from proxy.tools.oauth.port import OAuthFault
+from proxy.tools.oauth.port import OAuthFault, OAuthHttp
 
 _Address = Annotated[str, Field(min_length=1, max_length=2048, pattern=r"^[\x21-\x7e]+$")]
 _Word = Annotated[str, Field(max_length=256)]
@@ -178,3 +184,88 @@ def _read(kind: type[_Kind], answer: Any, place: str) -> _Kind:
     except ValidationError as error:
         field = ".".join(str(part) for part in error.errors()[0]["loc"]) or "the document"
         raise OAuthFault(f"{plain_text(place)} cannot be used: {plain_text(field)} is not valid") from None
+
+
+class Discovery(Struct, frozen=True):
+    """The result of :func:`discover`.
+
+    ``resource`` is the audience of the tokens to request; empty for a service that is not an MCP server.
+    ``scopes`` are those that the MCP server asks for, or else those that it supports, if it lists them.
+    """
+
+    server: AuthorizationServer
+    resource: str = ""
+    scopes: tuple[str, ...] = ()
+
+
+async def discover(http: OAuthHttp, *, server_url: str = "", issuer: str = "") -> Discovery:
+    """Find the authorization server of the MCP server at ``server_url``, or the one that ``issuer`` names.
+
+    If both are given, the MCP server must name this issuer, provided that it publishes a document. Raises
+    :class:`~proxy.tools.oauth.port.OAuthFault`.
+    """
+    if not server_url:
+        return Discovery(await _server(http, issuer))
+    challenge = read_challenge(await _challenge(http, server_url))
+    resource = await _resource(http, server_url, challenge.resource_metadata)
+    if resource is None:
+        own = issuer or _origin(server_url)
+        return Discovery(
+            await _server(http, own, loosely=not issuer), resource_of(server_url), challenge.scopes
+        )
+    chosen = _choose(resource, issuer)
+    return Discovery(await _server(http, chosen), resource.resource, challenge.scopes or resource.scopes)
+
+
+async def _challenge(http: OAuthHttp, server_url: str) -> str:
+    try:
+        return await http.challenge(server_url)
+    except HttpFailure as failure:
+        raise OAuthFault(f"{server_url} cannot be asked: {failure}", status=failure.status) from None
+
+
+async def _resource(http: OAuthHttp, server_url: str, named: str) -> ProtectedResource | None:
+    """Return the document about the resource; ``None`` if there is none."""
+    for place in dict.fromkeys([*([named] if named else []), *resource_metadata_urls(server_url)]):
+        document = await _document(http, place)
+        if document is not None:
+            return read_protected_resource(document, place, server_url)
+    return None
+
+
+def _choose(resource: ProtectedResource, issuer: str) -> str:
+    """Return the issuer to use, in the spelling of the resource's document."""
+    if not issuer:
+        return resource.issuers[0]
+    for named in resource.issuers:
+        if is_same_issuer(named, issuer):
+            return named
+    known = ", ".join(plain_text(named) for named in resource.issuers)
+    raise OAuthFault(f"the server accepts no tokens from {issuer}; it names {known}")
+
+
+async def _server(http: OAuthHttp, issuer: str, *, loosely: bool = False) -> AuthorizationServer:
+    for place in server_metadata_urls(issuer):
+        document = await _document(http, place)
+        if document is not None:
+            return read_server(document, place, issuer, loosely=loosely)
+    raise OAuthFault(f"the authorization server {plain_text(issuer)} publishes no metadata")
+
+
+async def _document(http: OAuthHttp, place: str) -> Any:
+    """Return the JSON document at a URL; ``None`` if there is none.
+
+    Raises :class:`~proxy.tools.oauth.port.OAuthFault` if the proxy cannot know whether there is one: an
+    outage must not redirect a login to another server.
+    """
+    try:
+        return await http.get_json(place)
+    except HttpFailure as failure:
+        if failure.status is not None and 300 <= failure.status < 500 and failure.status != 429:
+            return None
+        raise OAuthFault(f"{plain_text(place)} cannot be read: {failure}", status=failure.status) from None
+
+
+def _origin(server_url: str) -> str:
+    scheme, _, rest = server_url.partition("://")
+    return f"{scheme.lower()}://{rest.split('/')[0].split('?')[0].lower()}"

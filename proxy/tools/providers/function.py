@@ -36,13 +36,7 @@ from proxy.tools.contract.schemas.schema import (
     secret_paths,
     spec_digest,
 )
-from proxy.tools.contract.signature import (
-    Signature,
-    description_of,
-    make_contract,
-    own_name,
-    read_signature,
-)
+from proxy.tools.contract.signature import Signature, description_of, make_contract, own_name, read_signature
 from proxy.tools.contract.spec import ToolEffect, ToolSpec
 from proxy.tools.contract.validation import words_of_refusal
 from proxy.tools.running.tasks.threads import ThreadBound

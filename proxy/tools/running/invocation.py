@@ -51,8 +51,9 @@ class Invocation:
     origin of a result that was not made for this call alone. ``claimed`` says that its effect is claimed
     in the record. ``begun`` says that the effect has begun, by this call or by another (``caused_by``, else
     empty). ``untrusted`` says that its result contains text from an untrusted source. ``connecting`` says
-    that it waits for credentials, ``connected_s`` for how many seconds it did. ``catalog`` has the tools of
-    its run. ``approved`` says whether a person approved the call, or is the exact approval.
+    that it waits for credentials, ``connected_s`` for how many seconds it did. ``price`` is what the call of
+    the tool costs (billionths), ``None`` until it is made. ``catalog`` has the tools of its run.
+    ``approved`` says whether a person approved the call, or is the exact approval.
     """
 
     id: str
@@ -78,11 +79,16 @@ class Invocation:
     connected_s: float = 0.0
     untrusted: bool = False
     source: str = ""
+    price: int | None = None
 
     def decided(self, decision: str, arguments_redacted: Any) -> None:
         """Set the decision and the redacted arguments of the row."""
         self.decision = decision
         self.arguments_redacted = arguments_redacted
+
+    def begins(self, price: int | None) -> None:
+        """Note that the tool runs now; ``price`` is what that costs."""
+        self.begun, self.price = True, price
 
     def progressed(self, progress: ToolProgress) -> None:
         """Report the call's progress if there is a callback for it."""
@@ -109,6 +115,11 @@ class Invocation:
         """The most bytes of the result that the model gets."""
         own = self.spec.max_result_bytes if self.spec else None
         return min(self.policy.max_result_bytes, own or self.policy.max_result_bytes)
+
+    @property
+    def cost(self) -> int | None:
+        """What the call cost so far, as the record has it: nothing if its result is an earlier call's."""
+        return 0 if self.source and self.price is not None else self.price
 
     @property
     def took_ms(self) -> float:
@@ -197,6 +208,7 @@ class InvocationJournal:
             result_bytes=size,
             # By the monotonic clock, which nobody sets: so a call cannot end before it began, or days later.
             ended_at=invocation.started_at + took_ms / 1000,
+            cost=invocation.cost,
         )
         if invocation.opened:
             self._log.close_invocation(record)

@@ -68,6 +68,7 @@ class Outcomes:
             failed(invocation.call, failure),
             arguments_redacted=invocation.arguments_redacted,
             milliseconds=invocation.shown_ms,
+            cost=invocation.cost or 0,
         )
         self._keep_effect(invocation, result)
         self._journal.close(invocation, status, failure.code, None, 0)
@@ -87,6 +88,7 @@ class Outcomes:
             arguments_redacted=invocation.arguments_redacted,
             milliseconds=invocation.shown_ms,
             images=output.images,
+            cost=invocation.cost or 0,
         )
         self._keep_effect(invocation, result)
         self._journal.close(invocation, "success", None, output.redacted, output.weight)
@@ -114,7 +116,7 @@ class Outcomes:
         self._journal.close(
             invocation, "success" if first.ok else "error", first.error_code, first.redacted, 0
         )
-        return replace(first, call_id=invocation.call.call_id, milliseconds=0.0)
+        return replace(first, call_id=invocation.call.call_id, milliseconds=0.0, cost=0)
 
     def _keep_effect(self, invocation: Invocation, result: ToolResult) -> None:
         """Store the result of an effect before its row is closed, so that readers of a closed row find it."""

@@ -273,7 +273,7 @@ class Runner:
         if claim.fingerprint != fingerprint(call):
             message = "another call has already run in this place of the turn"
             return failed(call, ToolFailure(message))
-        return replace(await asyncio.shield(claim.result), call_id=call.call_id)
+        return replace(await asyncio.shield(claim.result), call_id=call.call_id, cost=0)
 
     async def _settle(self, invocation: Invocation, claim: Claim) -> ToolResult:
         """Run one claimed call and give its result to all that wait for the same one."""
@@ -473,7 +473,7 @@ class Runner:
             if self._shared is not None:
                 self._shared.release(invocation)
             return self._outcomes.fail(invocation, _client_gone())
-        invocation.begun = True
+        invocation.begins(self._registry.prices.of(planned.spec.name))
         self._journal.started(invocation)
         if invocation.on_start is not None:
             invocation.on_start(invocation.call, invocation.arguments_redacted)

@@ -4,7 +4,8 @@
 """
 
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,15 +16,20 @@ from pydantic import BaseModel, ValidationError
 from proxy.base.errors import ConfigError
 from proxy.http.headers import Headers
 from proxy.upstreams.recorded.format import (
+    CLIENT,
     EVENTS,
     JSON,
     META,
+    MOST_BYTES,
+    MOST_TURNS,
     REQUEST,
     RESPONSE,
     TURN,
     ExchangeMeta,
     TurnResponse,
+    numbered,
 )
+from proxy.wires.registry.comparing import Varying
 from proxy.wires.registry.table import BY_WIRE
 
 _MAX_FILE_BYTES = 64 * 1024 * 1024
@@ -32,7 +38,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 class RecordedTurn(Struct, frozen=True):
-    """One request to an upstream and its response.
+    """One request and its response: of the upstream, or of the client if ``is_client``.
 
     ``chunks`` are the network pieces as (milliseconds since the request, number of bytes). ``broken`` says
     that the connection ended before the message did.
@@ -52,6 +58,8 @@ class RecordedTurn(Struct, frozen=True):
     broken: bool
     sse: bytes | None
     other: bytes | None
+    may_differ: tuple[Varying, ...] = ()
+    is_client: bool = False
 
     def fits_results(self, results: Sequence[str]) -> bool:
         """Return whether each of the turn's ``results`` occurs in a tool result of a request."""
@@ -60,7 +68,7 @@ class RecordedTurn(Struct, frozen=True):
     @property
     def label(self) -> str:
         """The name of the turn in messages."""
-        return f"{self.exchange} turn-{self.number}"
+        return f"{self.exchange} {'client request' if self.is_client else 'turn'}-{self.number}"
 
     def body(self, *, stream: bool) -> bytes | None:
         """Return the body for a request with or without ``stream``; an error has the same body for both."""
@@ -69,45 +77,95 @@ class RecordedTurn(Struct, frozen=True):
         return self.sse if stream else self.other
 
 
-def load_turns(folders: Iterable[Path]) -> list[RecordedTurn]:
+def load_turns(folders: Iterable[Path], *, clients: bool = False) -> list[RecordedTurn]:
     """Load every turn below these folders, sorted by name; ignore folders without ``meta.toml``.
 
-    Raises :class:`~proxy.base.errors.ConfigError`, which names the file that cannot be used.
+    With ``clients``, also load what the clients sent and got, each after the turns of its exchange. Raises
+    :class:`~proxy.base.errors.ConfigError`, which names the file that cannot be used.
     """
     turns: list[RecordedTurn] = []
+    size = 0
     for root in folders:
         for meta_file in sorted(root.rglob(META)):
-            folder = meta_file.parent
-            name = folder.relative_to(root).as_posix() if folder != root else folder.name
-            meta = _read(ExchangeMeta, meta_file)
-            if meta.wire not in BY_WIRE:
-                known = ", ".join(BY_WIRE)
-                raise ConfigError(str(meta_file), f"there is no wire {meta.wire!r}", f"Write one of: {known}")
-            numbered = sorted((_turn_number(turn), turn) for turn in folder.glob(f"{TURN}*") if turn.is_dir())
-            turns.extend(_turn(name, number, turn, meta) for number, turn in numbered)
+            for turn in _exchange(root, meta_file, clients=clients):
+                turns.append(turn)
+                size += len(turn.sse or b"") + len(turn.other or b"")
+                if len(turns) > MOST_TURNS or size > MOST_BYTES:
+                    raise ConfigError(
+                        str(root),
+                        f"has over {MOST_TURNS} requests or {MOST_BYTES >> 20} MiB of answers",
+                        "Name a folder with fewer fixtures",
+                    )
     return turns
 
 
+def _exchange(root: Path, meta_file: Path, *, clients: bool) -> Iterator[RecordedTurn]:
+    """Yield the turns of one folder, and then what its client sent if that is wanted."""
+    folder = meta_file.parent
+    name = folder.relative_to(root).as_posix() if folder != root else folder.name
+    meta = read_table(ExchangeMeta, meta_file)
+    if meta.wire not in BY_WIRE:
+        known = ", ".join(BY_WIRE)
+        raise ConfigError(str(meta_file), f"there is no wire {meta.wire!r}", f"Write one of: {known}")
+    for number, turn in sorted(
+        (_turn_number(turn), turn) for turn in folder.glob(f"{TURN}*") if turn.is_dir()
+    ):
+        yield _turn(name, number, turn, meta)
+    for number in count(1) if clients else ():
+        if not (folder / CLIENT / numbered(REQUEST, number)).is_file():
+            return
+        if (answered := _client_turn(name, number, folder / CLIENT, meta)) is not None:
+            yield answered
+
+
+def _client_turn(exchange: str, number: int, folder: Path, meta: ExchangeMeta) -> RecordedTurn | None:
+    """Read what a client sent and got; ``None`` if its answer was not kept."""
+    sse, other = (_bytes(folder / numbered(name, number)) for name in (EVENTS, JSON))
+    if sse is None and other is None:
+        return None
+    response = read_table(TurnResponse, folder / numbered(RESPONSE, number))
+    request = _request(folder / numbered(REQUEST, number))
+    path = meta.client_path or meta.path or BY_WIRE[meta.wire].path
+    return _recorded(exchange, number, meta, path, request, response, (sse, other), is_client=True)
+
+
 def _turn(exchange: str, number: int, folder: Path, meta: ExchangeMeta) -> RecordedTurn:
-    response = _read(TurnResponse, folder / RESPONSE)
+    response = read_table(TurnResponse, folder / RESPONSE)
     sse, other = _bytes(folder / EVENTS), _bytes(folder / JSON)
     if sse is None and other is None:
         raise ConfigError(str(folder), f"has neither {EVENTS} nor {JSON}")
+    path = meta.path or BY_WIRE[meta.wire].path
+    return _recorded(exchange, number, meta, path, _request(folder / REQUEST), response, (sse, other))
+
+
+def _recorded(
+    exchange: str,
+    number: int,
+    meta: ExchangeMeta,
+    path: str,
+    request: Mapping[str, Any],
+    response: TurnResponse,
+    bodies: tuple[bytes | None, bytes | None],
+    *,
+    is_client: bool = False,
+) -> RecordedTurn:
     return RecordedTurn(
         exchange=exchange,
         number=number,
         method=meta.method,
-        path=meta.path or BY_WIRE[meta.wire].path,
-        request=_request(folder / REQUEST),
+        path=path,
+        request=request,
         match=meta.match.fields,
-        results=meta.match.results.get(number, ()),
+        results=() if is_client else meta.match.results.get(number, ()),
         status=response.status,
         headers=response.headers,
         chunks=response.chunks,
         delay_ms=response.delay_ms,
         broken=response.broken,
-        sse=sse,
-        other=other,
+        sse=bodies[0],
+        other=bodies[1],
+        may_differ=meta.match.may_differ,
+        is_client=is_client,
     )
 
 
@@ -129,8 +187,11 @@ def _turn_number(folder: Path) -> int:
     return int(digits)
 
 
-def _read(model: type[_Model], file: Path) -> _Model:
-    """Read the keys of a TOML file; keys that it lacks, or a missing file, give the defaults."""
+def read_table(model: type[_Model], file: Path) -> _Model:
+    """Read the keys of a TOML file; keys that it lacks, or a missing file, give the defaults.
+
+    Raises :class:`~proxy.base.errors.ConfigError`, which names the file and the key.
+    """
     try:
         return model.model_validate(tomllib.loads((_bytes(file) or b"").decode()))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
@@ -141,8 +202,10 @@ def _read(model: type[_Model], file: Path) -> _Model:
 
 
 def _bytes(file: Path) -> bytes | None:
-    if not file.exists():
+    if not file.is_file():  # Another kind, such as a pipe, could block the reader.
         return None
+    if file.is_symlink():  # Whoever sends fixtures must not choose which other file is served.
+        raise ConfigError(str(file), "is a symbolic link", "Put the file itself in its place")
     if file.stat().st_size > _MAX_FILE_BYTES:
         raise ConfigError(str(file), f"is over {_MAX_FILE_BYTES} bytes")
     return file.read_bytes()

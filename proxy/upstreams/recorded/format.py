@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from typing import Annotated, Final
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 
 from proxy.http.headers import Headers
+from proxy.wires.registry.comparing import Varying
 from proxy.wires.registry.table import BY_WIRE
 
 META: Final = "meta.toml"
@@ -18,6 +19,12 @@ CLIENT: Final = "client"
 """The folder with the client's requests and responses."""
 TURN: Final = "turn-"
 """The first part of the name of a turn's folder; the turn's number follows."""
+MOST_TURNS: Final = 10_000
+"""The most requests that are read from the folders of one replay."""
+MOST_BYTES: Final = 1 << 30
+"""The most bytes that are read from the folders of one replay."""
+LONGEST_WAIT_S: Final = 60.0
+"""The longest wait before one piece of a stream, whatever a file says."""
 REQUEST: Final = "request.json"
 RESPONSE: Final = "response.toml"
 EVENTS: Final = "response.sse"
@@ -40,6 +47,11 @@ class ExchangeMatch(_Table):
         description="For the number of a turn, texts. Each must stand in a result of a tool, so one "
         "conversation can go on in several ways: `2 = ['\"left_for\"']`.",
     )
+    may_differ: tuple[Varying, ...] = Field(
+        default=(),
+        description="Kinds of text that do not count: `dates`, `times`, `ids` (UUIDs), `numbers`. "
+        '`["dates", "times"]` is for a prompt that says what day it is.',
+    )
 
 
 class ExchangeMeta(_Table):
@@ -58,6 +70,10 @@ class ExchangeMeta(_Table):
         default="",
         description="The path of the requests below the upstream's base URL. Empty: the path of the dialect.",
     )
+    client_path: str = Field(
+        default="",
+        description="The path of the client's requests, if it differs: the client may speak another dialect.",
+    )
     match: ExchangeMatch = Field(
         default=ExchangeMatch(), description="A table: what else a request must have in common."
     )
@@ -66,11 +82,11 @@ class ExchangeMeta(_Table):
 class TurnResponse(_Table):
     """The keys of ``response.toml``."""
 
-    status: int = Field(default=200, description="The HTTP status.")
+    status: int = Field(default=200, ge=200, le=599, description="The HTTP status.")
     headers: tuple[tuple[str, str], ...] = Field(
         default=(), description='Pairs of a name and a value: `[["Content-Type", "application/json"]]`.'
     )
-    chunks: tuple[tuple[float, int], ...] = Field(
+    chunks: tuple[tuple[float, NonNegativeInt], ...] = Field(
         default=(),
         description="The network pieces of a stream: pairs of milliseconds since the request and a number of "
         "bytes.",
@@ -84,10 +100,21 @@ class TurnResponse(_Table):
     )
 
 
-def meta_text(title: str, recorded: str, wire: str) -> str:
-    """Build the text of ``meta.toml``."""
-    meta = ExchangeMeta(title=title, recorded=recorded, wire=wire)
-    return "".join(f"{key} = {_toml(getattr(meta, key))}\n" for key in ("title", "recorded", "wire"))
+def numbered(name: str, number: int) -> str:
+    """Return the name of one of the client's files: ``request.json``, then ``request-2.json``."""
+    stem, _, suffix = name.partition(".")
+    return name if number == 1 else f"{stem}-{number}.{suffix}"
+
+
+def meta_text(title: str, recorded: str, wire: str, *, path: str = "", client_path: str = "") -> str:
+    """Build the text of ``meta.toml``; without the paths if they are those of the dialect."""
+    usual = BY_WIRE[wire].path
+    meta = {"title": title, "recorded": recorded, "wire": wire}
+    if path not in ("", usual):
+        meta["path"] = path
+    if client_path not in ("", path or usual):
+        meta["client_path"] = client_path
+    return "".join(f"{key} = {_toml(value)}\n" for key, value in meta.items())
 
 
 def response_text(

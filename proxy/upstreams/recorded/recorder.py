@@ -1,7 +1,7 @@
 """An upstream that wraps another one and saves its exchanges as fixtures.
 
 It never writes request headers, and only those response headers that tell nothing about an account. It
-removes the given secrets from both bodies.
+removes secrets from both bodies, among them the keys in the headers of the request.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ import structlog
 from msgspec import Struct
 
 from proxy.base.errors import UpstreamError
-from proxy.http.bodies import REDACTED, shapes_of_secrets
 from proxy.http.headers import Headers
 from proxy.http.rules import media_type
 from proxy.upstreams.base import PulledResponse, Upstream, UpstreamRequest, UpstreamResponse, read_whole
@@ -33,8 +33,10 @@ from proxy.upstreams.recorded.format import (
     RESPONSE,
     TURN,
     meta_text,
+    numbered,
     response_text,
 )
+from proxy.upstreams.recorded.scrubbing import Scrubbing
 from proxy.wires.registry.comparing import ComparableConversation, comparable_conversation
 from proxy.wires.registry.table import BY_WIRE, STREAM_TYPES
 
@@ -44,6 +46,7 @@ _MOST_WAITING = 64
 """At most so many turns and answers wait for the disk."""
 _KEPT_HEADERS = frozenset({"content-type", "openai-processing-ms", "openai-version", "retry-after", "server"})
 _DIALECTS = {dialect.path: dialect for dialect in BY_WIRE.values()}
+_Clean = Callable[[bytes], bytes]
 _log = structlog.get_logger(__name__)
 
 
@@ -66,13 +69,17 @@ class ClientExchange:
     was not refused.
     """
 
-    def __init__(self, asked: bytes) -> None:
-        """``asked`` is the body of the request."""
+    def __init__(self, path: str, asked: bytes) -> None:
+        """``path`` is that of the request, below the prefix of its dialect; ``asked`` is its body."""
+        self.path = path
         self.asked = asked
         self.status = 0
         self.streamed = False
         self.pieces: list[bytes] = []
         self.number = 0
+        self._began = time.monotonic()
+        self._headers: Headers = []
+        self._chunks: list[tuple[float, int]] = []
         self._size = 0
         self._ended = False
         self._saved = False
@@ -83,7 +90,7 @@ class ClientExchange:
 
     def started(self, status: int, headers: Headers) -> None:
         """Note the head of the answer."""
-        self.status = status
+        self.status, self._headers = status, headers
         self.streamed = media_type(headers) in STREAM_TYPES
 
     def data_sent(self, data: bytes) -> None:
@@ -91,6 +98,12 @@ class ClientExchange:
         self._size += len(data)
         if self._size <= _MAX_BODY_BYTES:
             self.pieces.append(data)
+            self._chunks.append(((time.monotonic() - self._began) * 1000, len(data)))
+
+    def answer(self) -> "_Answer":
+        """Return the whole answer, as the client got it."""
+        body = b"".join(self.pieces)
+        return _Answer(self.status, self._headers, self.streamed, body, self._chunks, broken=False)
 
     def ended(self) -> None:
         """Note that the answer is complete."""
@@ -133,9 +146,9 @@ class ClientExchanges:
     def __init__(self) -> None:
         self._current: ContextVar[ClientExchange | None] = ContextVar("recorded_client", default=None)
 
-    def listen(self, asked: bytes) -> ClientExchange:
+    def listen(self, path: str, asked: bytes) -> ClientExchange:
         """Begin and return the exchange of a client whose request is served from here on."""
-        client = ClientExchange(asked)
+        client = ClientExchange(path, asked)
         self._current.set(client)
         return client
 
@@ -156,14 +169,22 @@ class RecordingUpstream:
         inner: Upstream,
         out: Path,
         *,
-        secrets: Iterable[str] = (),
+        scrubbing: Scrubbing | None = None,
         clients: ClientExchanges | None = None,
+        saved: Callable[[Path, int], None] = lambda folder, turn: None,
+        keeps: Callable[[int], bool] = lambda status: True,
     ) -> None:
-        """``secrets`` are replaced everywhere in bodies; ``clients`` knows which client is served."""
+        """``scrubbing`` removes secrets from bodies; ``clients`` knows which client is served.
+
+        ``saved`` is told the folder of each exchange, and the number of the turn that was written there.
+        ``keeps`` says of the status of an answer whether the exchange is saved.
+        """
         self._inner = inner
         self._clients = clients or ClientExchanges()
         self._out = out
-        self._shapes = shapes_of_secrets(secrets)
+        self._scrubbing = scrubbing or Scrubbing()
+        self._saved = saved
+        self._keeps = keeps
         self._conversations: list[_Recorded] = []
         self._saving: set[asyncio.Task[object]] = set()
         self._writing = asyncio.Lock()
@@ -179,17 +200,21 @@ class RecordingUpstream:
         started = time.monotonic()
         asked = _recordable(request)
         response = await self._inner.open(request)
-        if asked is None:
+        if asked is None or not self._keeps(response.status):
             return response
-        return _TeeResponse(self, response, request.path, asked, started, self._clients.current())
+        return _TeeResponse(self, response, request, asked, started, self._clients.current())
+
+    async def written(self) -> None:
+        """Wait until all exchanges that have ended are written."""
+        while self._saving:  # When a turn is written, the answer of its client can be written.
+            await asyncio.gather(*self._saving, return_exceptions=True)
 
     async def aclose(self) -> None:
         """Close the wrapped upstream after all exchanges are written."""
-        while self._saving:  # When a turn is written, the answer of its client can be written.
-            await asyncio.gather(*self._saving, return_exceptions=True)
+        await self.written()
         await self._inner.aclose()
 
-    def save(self, path: str, asked: dict[str, Any], answer: "_Answer") -> None:
+    def save(self, request: UpstreamRequest, asked: dict[str, Any], answer: "_Answer") -> None:
         """Write one turn in the background; its client has the answer and may be gone already.
 
         A failure of the disk is logged and does not affect the client. If the disk is too slow, turns are
@@ -198,13 +223,15 @@ class RecordingUpstream:
         if len(self._saving) >= _MOST_WAITING:
             _log.warning("exchange_not_saved", reason="the disk is too slow")
             return
-        self._later(self._save(path, asked, answer))
+        self._later(self._save(request, asked, answer))
 
     def save_answer(self, folder: Path, client: ClientExchange) -> None:
         """Write the client's answer in the background."""
-        file = folder / CLIENT / _numbered("response", client.number, "sse" if client.streamed else "json")
-        data = self._scrubbed(b"".join(client.pieces))
-        self._later(self._attempt(folder, lambda: _save(file, data)))
+
+        def write() -> None:
+            self._write_answer(folder / CLIENT, client.number, client.answer(), self._scrubbing.clean)
+
+        self._later(self._attempt(folder, write))
 
     def _later(self, work: Coroutine[Any, Any, object]) -> "asyncio.Task[object]":
         task = asyncio.ensure_future(work)
@@ -212,19 +239,21 @@ class RecordingUpstream:
         task.add_done_callback(self._saving.discard)
         return task
 
-    async def _save(self, path: str, asked: dict[str, Any], answer: "_Answer") -> None:
-        known = self._place(path, asked)
+    async def _save(self, request: UpstreamRequest, asked: dict[str, Any], answer: "_Answer") -> None:
+        known = self._place(request.path, asked)
         folder, number, client = known.folder, known.turns, answer.client
         position = client.place(self, known, answer.status) if client is not None else int(number == 1)
         body = asked if client is None else _object(client.asked) or asked
+        clean = partial(self._scrubbing.clean_of, request.headers)
 
         def write() -> None:
-            self._write(folder, number, path, asked, answer)
+            self._write(folder, number, request.path, asked, answer, clean)
             if position:
-                _save(folder / CLIENT / _numbered("request", position, "json"), self._pretty(body))
+                _save(folder / CLIENT / numbered(REQUEST, position), clean(_pretty(body)))
 
         if await self._attempt(folder, write):
             _log.info("exchange_saved", folder=str(folder), turn=number)
+            self._saved(folder, number)
         if client is not None:
             client.placed()
 
@@ -254,8 +283,8 @@ class RecordingUpstream:
             return last
         stamp = time.strftime("%Y%m%d-%H%M%S")
         # A folder's name contains nothing of what people ask, because names are shown where content is not.
-        model = _slug([self._scrubbed(str(asked.get("model", "")).encode()).decode()])
-        digest = hashlib.sha256(self._scrubbed(orjson.dumps(asked))).hexdigest()[:6]
+        model = _slug([self._scrubbing.clean(str(asked.get("model", "")).encode()).decode()])
+        digest = hashlib.sha256(self._scrubbing.clean(orjson.dumps(asked))).hexdigest()[:6]
         name = f"{stamp}-{next(self._numbers):03d}-{model or 'model'}-{digest}"
         folder = self._out / f"{_slug([self.name]) or 'upstream'}.{_DIALECTS[path].wire}" / name
         known = _Recorded(path, asked.get("model"), sent, folder, 1)
@@ -263,25 +292,25 @@ class RecordingUpstream:
         del self._conversations[:-_MAX_CONVERSATIONS]
         return known
 
-    def _write(self, folder: Path, number: int, path: str, asked: dict[str, Any], answer: "_Answer") -> None:
+    def _write(
+        self, folder: Path, number: int, path: str, asked: dict[str, Any], answer: "_Answer", clean: _Clean
+    ) -> None:
         turn = folder / f"{TURN}{number}"
         turn.mkdir(parents=True, mode=0o700)
         if number == 1:
             recorded = f"{time.strftime('%Y-%m-%d')}, {self.name}"
+            client_path = answer.client.path if answer.client is not None else path
             (folder / CLIENT).mkdir(mode=0o700)
-            _save(folder / META, meta_text(folder.name, recorded, _DIALECTS[path].wire).encode())
-        _save(turn / REQUEST, self._pretty(asked))
-        body = self._scrubbed(answer.body)
-        _save(turn / (EVENTS if answer.streamed else JSON), body)
-        _save(turn / RESPONSE, self._scrubbed(answer.as_toml(exact=body == answer.body).encode()))
+            meta = meta_text(folder.name, recorded, _DIALECTS[path].wire, path=path, client_path=client_path)
+            _save(folder / META, meta.encode())
+        _save(turn / REQUEST, clean(_pretty(asked)))
+        self._write_answer(turn, 1, answer, clean)
 
-    def _pretty(self, asked: dict[str, Any]) -> bytes:
-        return self._scrubbed(orjson.dumps(asked, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-
-    def _scrubbed(self, data: bytes) -> bytes:
-        for shape in self._shapes:
-            data = data.replace(shape, REDACTED)
-        return data
+    def _write_answer(self, folder: Path, number: int, answer: "_Answer", clean: _Clean) -> None:
+        body = clean(answer.body)
+        _save(folder / numbered(EVENTS if answer.streamed else JSON, number), body)
+        head = answer.as_toml(exact=body == answer.body)
+        _save(folder / numbered(RESPONSE, number), clean(head.encode()))
 
 
 class _Answer(Struct, frozen=True):
@@ -302,6 +331,10 @@ class _Answer(Struct, frozen=True):
         return response_text(self.status, kept, pieces, broken=self.broken)
 
 
+def _pretty(asked: dict[str, Any]) -> bytes:
+    return orjson.dumps(asked, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
 class _TeeResponse(PulledResponse):
     """A response that is copied while it is read, and saved at its end."""
 
@@ -309,7 +342,7 @@ class _TeeResponse(PulledResponse):
         self,
         recorder: RecordingUpstream,
         inner: UpstreamResponse,
-        path: str,
+        request: UpstreamRequest,
         asked: dict[str, Any],
         started: float,
         client: ClientExchange | None,
@@ -317,7 +350,7 @@ class _TeeResponse(PulledResponse):
         self._client = client
         self._recorder = recorder
         self._inner = inner
-        self._path = path
+        self._request = request
         self._asked = asked
         self._started = started
         self._pieces: list[bytes] = []
@@ -361,7 +394,7 @@ class _TeeResponse(PulledResponse):
         """
         await self._inner.aclose()
         if not self._settled and self._size:
-            if self._streamed and _DIALECTS[self._path].is_whole(b"".join(self._pieces)):
+            if self._streamed and _DIALECTS[self._request.path].is_whole(b"".join(self._pieces)):
                 self._save(broken=False)
             else:
                 self._settled = True
@@ -378,7 +411,7 @@ class _TeeResponse(PulledResponse):
             return
         body = b"".join(self._pieces)
         answer = _Answer(self.status, self.headers, self._streamed, body, self._sizes, broken, self._client)
-        self._recorder.save(self._path, self._asked, answer)
+        self._recorder.save(self._request, self._asked, answer)
 
 
 def _recordable(request: UpstreamRequest) -> dict[str, Any] | None:
@@ -396,11 +429,6 @@ def _object(body: bytes) -> dict[str, Any] | None:
     except orjson.JSONDecodeError:
         return None
     return asked if isinstance(asked, dict) else None
-
-
-def _numbered(word: str, number: int, suffix: str) -> str:
-    """Build the name of a client's file: ``request.json``, then ``request-2.json``."""
-    return f"{word}.{suffix}" if number == 1 else f"{word}-{number}.{suffix}"
 
 
 def _slug(texts: Iterable[str]) -> str:

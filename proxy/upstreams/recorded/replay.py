@@ -6,8 +6,7 @@ Nothing else knows that it exists: it takes and returns what any upstream does.
 import asyncio
 import re
 import secrets
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from difflib import SequenceMatcher
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,11 @@ from proxy.http.headers import Headers
 from proxy.http.rules import HOP_BY_HOP, HeaderRules, media_type, without
 from proxy.upstreams.base import PulledResponse, UpstreamRequest, UpstreamResponse
 from proxy.upstreams.recorded.fixtures import RecordedTurn, load_turns
-from proxy.wires.openai.dialect import OPENAI
-from proxy.wires.registry.comparing import comparable_conversation, results_of
-from proxy.wires.registry.table import SERVED
+from proxy.upstreams.recorded.format import LONGEST_WAIT_S
+from proxy.upstreams.recorded.matching import Asked, Matcher, differences, first_difference, parsed
+from proxy.upstreams.recorded.readable import readable
+from proxy.wires.dialect import Dialect, Endpoint
+from proxy.wires.registry.table import SERVED, dialect_of
 
 _MAX_REQUEST_BYTES = 64 * 1024 * 1024
 _MAX_SHOWN_CHARS = 120
@@ -59,12 +60,21 @@ class ReplayUpstream:
         *,
         fresh_ids: bool = True,
         pace: float = 0.0,
+        as_provider: bool = False,
+        clean: Callable[[bytes], bytes] = bytes,
+        missed: Callable[[str], None] = lambda explained: None,
     ) -> None:
         """``folders`` are searched for exchanges at any depth.
 
         With ``fresh_ids`` every response gets new ids in place of the recorded ones, as from a real provider.
-        ``pace`` scales the recorded waits between pieces: 0 leaves them out, 1 keeps them. Raises
-        :class:`~proxy.base.errors.ConfigError` for a folder that is missing or a fixture that cannot be read.
+        ``pace`` scales the recorded waits between pieces: 0 leaves them out, 1 keeps them.
+
+        ``as_provider`` is for clients that know no proxy: what the clients of the recording sent and got
+        answers, too, instructions and tools must be the same, and a miss shows all differences. ``clean``
+        removes secrets from a request before it is compared; ``missed`` gets the explanation of each miss.
+
+        Raises :class:`~proxy.base.errors.ConfigError` for a folder that is missing, or for a fixture that
+        cannot be read.
         """
         for folder in folders:
             if not folder.is_dir():
@@ -75,9 +85,13 @@ class ReplayUpstream:
                 )
         self._name = name
         self._rules = HeaderRules()
-        self._turns = load_turns(folders)
+        self._turns = load_turns(folders, clients=as_provider)
+        self._matcher = Matcher(self._turns, whole=as_provider)
         self._fresh_ids = fresh_ids
         self._pace = pace
+        self._as_provider = as_provider
+        self._clean = clean
+        self._missed = missed
 
     @property
     def name(self) -> str:
@@ -91,74 +105,101 @@ class ReplayUpstream:
             {turn.request["model"] for turn in self._turns if isinstance(turn.request.get("model"), str)}
         )
 
+    @property
+    def size(self) -> int:
+        """The number of requests that it can answer."""
+        return len(self._turns)
+
+    def add(self, turn: RecordedTurn) -> None:
+        """Let one more turn answer."""
+        self._turns.append(turn)
+        self._matcher.add(turn)
+
     async def open(self, request: UpstreamRequest) -> UpstreamResponse:
-        """Answer from a fixture, or with a 404 that names the nearest one and the first difference."""
+        """Answer from a fixture, or with a 404 that names the nearest one and the difference."""
         endpoint = SERVED.find(request.method, request.path)
+        errors = endpoint.dialect
+        body = await _whole(request.body)
         if endpoint.kind == "models" and self.models:
-            return self._answer_models(endpoint.stored_id(request.path))
-        asked = _parsed(await _whole(request.body))
-        if asked is None:
-            return _error(400, "the request body is not a JSON object", code=None)
-        stream = asked.get("stream") is True
-        turn = self._find(request, asked, stream=stream)
-        body = turn.body(stream=stream) if turn is not None else None
+            return self._answer_models(endpoint, request, parsed(body) or {})
+        try:
+            asked = self._asked(endpoint, body)
+            if asked is None:
+                return _error(errors, 400, "the request body is not a JSON object", code=None)
+            if (found := self._answer(endpoint, request, asked)) is not None:
+                return found
+            self._missed(explained := self._explain(request, asked))
+            return _error(errors, 404, explained, code="no_fixture")
+        except RecursionError:
+            return _error(errors, 400, "the request body is nested too deeply", code=None)
+
+    async def find(self, request: UpstreamRequest) -> UpstreamResponse | None:
+        """Return the answer of a fixture; ``None`` if none fits."""
+        endpoint = SERVED.find(request.method, request.path)
+        try:
+            asked = self._asked(endpoint, await _whole(request.body))
+            return None if asked is None else self._answer(endpoint, request, asked)
+        except RecursionError:
+            return None
+
+    async def aclose(self) -> None:
+        """Do nothing: there is nothing to close."""
+
+    def _asked(self, endpoint: Endpoint, body: bytes) -> Asked | None:
+        asked = parsed(body, self._clean)
+        # WIRE: Ollama streams unless it is told not to.
+        usual = endpoint.streams and endpoint.dialect.rooted
+        return (
+            None if asked is None else self._matcher.asked(asked, stream=asked.get("stream", usual) is True)
+        )
+
+    def _answer(self, endpoint: Endpoint, request: UpstreamRequest, asked: Asked) -> "_ReplayResponse | None":
+        turn = self._matcher.find(request.method, request.path, asked)
+        body = turn.body(stream=asked.stream) if turn is not None else None
         if turn is None or body is None:
-            return _error(404, self._explain(request, asked), code="no_fixture")
+            return None
         as_events = body is turn.sse
         if self._fresh_ids:
             body = _with_fresh_ids(body, endpoint.dialect.answer_ids)
-        pieces = _timed_pieces(turn, body, self._pace) if as_events else [(0.0, body)]
+        # A delay that somebody wrote into a fixture is part of what it shows, except to a test.
+        delays = self._pace if self._as_provider else 1.0
+        pieces = _timed_pieces(turn, body, self._pace, delays) if as_events else [(0.0, body)]
         headers = _listed(
             self._rules, _headers(turn, endpoint.dialect.framing.content_type, as_events=as_events)
         )
         return _ReplayResponse(turn.status, headers, pieces, self._name if turn.broken else "")
 
-    async def aclose(self) -> None:
-        """Do nothing: there is nothing to close."""
-
-    def _find(
-        self, request: UpstreamRequest, asked: Mapping[str, Any], *, stream: bool
-    ) -> RecordedTurn | None:
-        conversation, results = comparable_conversation(asked), results_of(asked)
-        fitting = [
-            turn
-            for turn in self._turns
-            if (turn.method, turn.path) == (request.method, request.path)
-            and turn.request.get("model") == asked.get("model")
-            and comparable_conversation(turn.request) == conversation
-            and all(turn.request.get(field) == asked.get(field) for field in turn.match)
-            and turn.fits_results(results)
-            and turn.body(stream=stream) is not None
-        ]
-
-        def order(turn: RecordedTurn) -> tuple[int, int]:
-            return len(turn.match) + len(turn.results), _likeness(turn.request, asked)
-
-        return max(fitting, key=order, default=None)
-
-    def _explain(self, request: UpstreamRequest, asked: Mapping[str, Any]) -> str:
-        there = [t for t in self._turns if (t.method, t.path) == (request.method, request.path)]
-        if not there:
+    def _explain(self, request: UpstreamRequest, asked: Asked) -> str:
+        nearest = self._matcher.nearest(request.method, request.path, asked)
+        if nearest is None:
             return f"no fixture answers {_shown(request.method)} {_shown(request.path)}"
-        nearest = max(there, key=lambda turn: _nearness(turn.request, asked))
-        path, recorded, given = _difference(nearest, asked)
-        return (
-            f"no fixture answers this request; the nearest is {nearest.label}, which differs at {path}: "
+        found = differences(nearest, asked)
+        path, recorded, given = first_difference(*found[0])
+        summary = (
+            f"no fixture answers this request; the nearest is {nearest.turn.label}, which differs at {path}: "
             f"recorded {_shown(recorded)}, asked {_shown(given)}"
         )
+        return f"{summary}\n\n{readable(found)}" if self._as_provider else summary
 
-    def _answer_models(self, wanted: str) -> "_ReplayResponse":
-        """Answer with all models, or with the ``wanted`` one."""
-        known = [
-            {"id": model, "object": "model", "created": 0, "owned_by": self._name} for model in self.models
-        ]
+    def _answer_models(
+        self, endpoint: Endpoint, request: UpstreamRequest, body: Mapping[str, Any]
+    ) -> "_ReplayResponse":
+        """Answer with all models, with one of them, or with the version of the dialect."""
+        dialect = dialect_of(endpoint, {name.lower() for name, _ in request.headers})
+        lists = dialect.models
+        known = {model: lists.entry(model, self._name) for model in self.models}
+        if endpoint.action == "version":
+            return _json(200, {"version": lists.version})
+        wanted = endpoint.stored_id(request.path) or (
+            str(body.get("model")) if endpoint.action == "show" else ""
+        )
         if not wanted:
-            return _json(200, {"object": "list", "data": known})
-        entry = next((model for model in known if model["id"] == wanted), None)
-        if entry is None:
+            return _json(200, lists.whole([*known.values()]))
+        if wanted not in known:
             message = f"The model {_shown(wanted)} does not exist"
-            return _error(404, message, code="model_not_found")
-        return _json(200, entry)
+            return _error(dialect, 404, message, code="model_not_found")
+        shown = lists.show(self._name, known[wanted], True) if endpoint.action == "show" else known[wanted]
+        return _json(200, shown)
 
 
 class _ReplayResponse(PulledResponse):
@@ -221,63 +262,6 @@ async def _whole(body: bytes | AsyncIterator[bytes] | None) -> bytes:
     return b"".join(pieces)
 
 
-def _parsed(body: bytes) -> dict[str, Any] | None:
-    try:
-        parsed = orjson.loads(body or b"{}")
-    except orjson.JSONDecodeError:
-        return None
-    return parsed if isinstance(parsed, dict) else None
-
-
-def _likeness(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> int:
-    """Return the number of fields that two requests agree on, minus the number that they do not."""
-    return sum(1 if recorded.get(f) == asked.get(f) else -1 for f in {*recorded, *asked})
-
-
-def _nearness(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> tuple[bool, int, float]:
-    """Rank a recorded request: same model, then longest common beginning, then most similar next message."""
-    _, theirs = comparable_conversation(recorded)
-    _, ours = comparable_conversation(asked)
-    common = 0
-    for left, other in zip(theirs, ours, strict=False):
-        if left != other:
-            break
-        common += 1
-    rest_a, rest_b = (repr(messages[common : common + 1])[:1000] for messages in (theirs, ours))
-    ratio = SequenceMatcher(None, rest_a, rest_b, autojunk=False).ratio()
-    return recorded.get("model") == asked.get("model"), common, ratio
-
-
-def _difference(turn: RecordedTurn, asked: Mapping[str, Any]) -> tuple[str, Any, Any]:
-    """Find the first difference of a request to a recorded turn: path, recorded value, given value."""
-    field, theirs = comparable_conversation(turn.request)
-    _, ours = comparable_conversation(asked)
-    pairs = [("model", turn.request.get("model"), asked.get("model")), (field, theirs, ours)]
-    pairs += [(name, turn.request.get(name), asked.get(name)) for name in turn.match]
-    for path, recorded, given in pairs:
-        if (difference := _first_difference(path, recorded, given)) is not None:
-            return difference
-    if not turn.fits_results(results := results_of(asked)):
-        return "the results of tools", list(turn.results), results
-    return "stream", turn.request.get("stream"), asked.get("stream")
-
-
-def _first_difference(path: str, recorded: Any, given: Any) -> tuple[str, Any, Any] | None:
-    if recorded == given:
-        return None
-    steps: Iterable[tuple[str, Any, Any]] = ()
-    if isinstance(recorded, dict) and isinstance(given, dict):
-        steps = [(f"{path}.{k}", recorded.get(k), given.get(k)) for k in [*recorded, *given]]
-    elif isinstance(recorded, list) and isinstance(given, list):
-        steps = [(f"{path}[{i}]", a, b) for i, (a, b) in enumerate(zip(recorded, given, strict=False))]
-    for step in steps:
-        if (difference := _first_difference(*step)) is not None:
-            return difference
-    if isinstance(recorded, list) and isinstance(given, list):
-        return path, f"{len(recorded)} entries", f"{len(given)} entries"
-    return path[:200], recorded, given
-
-
 def _shown(value: Any) -> str:
     """Return a value for a message: as JSON, shortened."""
     text = orjson.dumps(value, default=repr).decode()
@@ -297,7 +281,7 @@ def _response_ids(body: bytes) -> list[str]:
     data_lines = [line[5:] for line in body.splitlines() if line.startswith(b"data:")]
     ids: dict[str, None] = {}
     for text in data_lines or [body]:
-        payload = _parsed(text)
+        payload = parsed(text)
         if payload is None:
             continue
         holders = (payload.get("response"), payload.get("message"), payload)
@@ -307,7 +291,7 @@ def _response_ids(body: bytes) -> list[str]:
     return list(ids)
 
 
-def _timed_pieces(turn: RecordedTurn, body: bytes, pace: float) -> list[tuple[float, bytes]]:
+def _timed_pieces(turn: RecordedTurn, body: bytes, pace: float, delays: float) -> list[tuple[float, bytes]]:
     """Cut the body into its recorded network pieces, else into events, each with its wait in seconds."""
     if turn.chunks:
         ends = [0]
@@ -318,9 +302,9 @@ def _timed_pieces(turn: RecordedTurn, body: bytes, pace: float) -> list[tuple[fl
         waits = [max(0.0, later - earlier) * pace / 1000 for earlier, later in pairwise(offsets)]
     else:
         ends = [0, *(m.end() for m in _EVENT_END.finditer(body)), len(body)]
-        waits = [turn.delay_ms / 1000] * (len(ends) - 1)
+        waits = [turn.delay_ms * delays / 1000] * (len(ends) - 1)
     pieces = [body[a:b] for a, b in pairwise(ends)]
-    return [(wait, piece) for wait, piece in zip(waits, pieces, strict=True) if piece]
+    return [(min(wait, LONGEST_WAIT_S), piece) for wait, piece in zip(waits, pieces, strict=True) if piece]
 
 
 def _headers(turn: RecordedTurn, stream_type: str, *, as_events: bool) -> Headers:
@@ -350,5 +334,6 @@ def _json(status: int, body: object) -> _ReplayResponse:
     return _ReplayResponse(status, headers, [(0.0, raw)])
 
 
-def _error(status: int, message: str, *, code: str | None) -> _ReplayResponse:
-    return _json(status, OPENAI.errors.body(message, type="invalid_request_error", code=code))
+def _error(dialect: Dialect, status: int, message: str, *, code: str | None) -> _ReplayResponse:
+    kind = dict(dialect.errors.types).get(status, "invalid_request_error")
+    return _json(status, dialect.errors.body(message, type=kind, code=code))

@@ -5,15 +5,21 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.wires.approving.read import ApprovalConversation, ApprovalForm
-from proxy.wires.approving.reading import ApprovalReading, Message, with_mentions
-from proxy.wires.approving.shown import APPROVE, approval_of_call
+from proxy.wires.approving.shown import (
+    APPROVE,
+    ApprovalConversation,
+    ApprovalForm,
+    ApprovalReading,
+    Message,
+    approval_of_call,
+    with_mentions,
+)
 
 
 def _read(
     messages: Sequence[Message], raws: Sequence[bytes], payload: Mapping[str, Any]
 ) -> ApprovalConversation:
-    """Read Anthropic's Messages; see :class:`~proxy.wires.approving.read.ApprovalForm`."""
+    """Read Anthropic's Messages; see :class:`~proxy.wires.approving.shown.ApprovalForm`."""
     reading = ApprovalReading(messages)
     for place, (message, raw) in enumerate(zip(messages, raws, strict=True)):
         blocks = message.get("content")

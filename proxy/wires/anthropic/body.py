@@ -36,9 +36,8 @@ from proxy.wires.anthropic.held import (
 from proxy.wires.anthropic.request import AnthropicRequest, declared_name
 from proxy.wires.message_list.body import MessageListBody
 from proxy.wires.turn.choice import relaxed
-from proxy.wires.turn.edits import AppendedTurn, Edits, is_too_long_error
+from proxy.wires.turn.edits import LEAST_TOKENS, AppendedTurn, Edits, is_too_long_error, tokens_left
 from proxy.wires.turn.refused_fields import BLOCK_FIELDS
-from proxy.wires.turn.token_limit import LEAST_TOKENS, tokens_left
 
 
 class AnthropicBody(MessageListBody):

@@ -8,15 +8,17 @@ Sources: Anthropic's page "Web search tool"; the types of anthropic 2.14.0.
 
 import re
 import secrets
-from collections.abc import Mapping
-from typing import Any, Final
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final
 
 from proxy.base.chance import replayable
-from proxy.base.events import ToolResult
+from proxy.base.events import ToolCall, ToolResult
 from proxy.wires.anthropic.blocks import OUR_CALL, OUR_SIGNATURE, Block
+from proxy.wires.hosted.forms import CallForm
 from proxy.wires.hosted.tools import HostedTool, found_pages, query_of, web_search
 
-_SEARCH: Final = re.compile(r"web_search_\d{8}")
+_TYPE: Final = re.compile(r"([a-z_]+)_\d{8}")
 _ERRORS: Final = {
     "invalid_json": "invalid_tool_input",
     "invalid_arguments": "invalid_tool_input",
@@ -26,41 +28,50 @@ _ERRORS: Final = {
 """Error codes of results, in the words of this dialect; all others are ``unavailable``."""
 
 
-def hosted_tools(payload: Mapping[str, Any]) -> dict[int, HostedTool]:
-    """See :meth:`proxy.wires.wire.Wire.hosted_tools`."""
-    tools = payload.get("tools")
-    return {
-        place: web_search(
-            f"tools[{place}]",
-            tool,
-            allowed=tool.get("allowed_domains"),
-            blocked=tool.get("blocked_domains"),
-            most=tool.get("max_uses"),
-        )
-        for place, tool in enumerate(tools if isinstance(tools, list) else ())
-        if isinstance(tool, dict) and isinstance(tool.get("type"), str) and _SEARCH.fullmatch(tool["type"])
-    }
+class HostedForm(CallForm):
+    """Shows the calls of one tool as a ``server_tool_use`` block and the block of its result.
+
+    ``name`` is Anthropic's name of the tool, from which it derives the types of blocks.
+    """
+
+    name: ClassVar[str]
+
+    def begun(self, call: ToolCall, arguments: Any) -> Block:
+        call_id = OUR_CALL + replayable("own_call_id", lambda: secrets.token_hex(12))
+        return {"type": "server_tool_use", "id": call_id, "name": self.name, "input": self._input(arguments)}
+
+    def ended(self, begun: Block | None, call: ToolCall, result: ToolResult) -> Sequence[Block]:
+        content = self._content(result) if result.ok else self._error(result)
+        call_id = (begun or {}).get("id")
+        return [{"type": f"{self.name}_tool_result", "tool_use_id": call_id, "content": content}]
+
+    def usage(self, result: ToolResult) -> dict[str, Any]:
+        """Return the count of a call; one that failed is not counted."""
+        return {"server_tool_use": {f"{self.name}_requests": 1}} if result.ok else {}
+
+    def _error(self, result: ToolResult) -> Block:
+        code = _ERRORS.get(result.error_code or "", "unavailable")
+        return {"type": f"{self.name}_tool_result_error", "error_code": code}
+
+    @abstractmethod
+    def _input(self, arguments: Any) -> Block:
+        """Return the ``input`` of a call with these redacted arguments."""
+
+    @abstractmethod
+    def _content(self, result: ToolResult) -> Any:
+        """Return the ``content`` of a result that is no error."""
 
 
-def call_block(arguments: Any) -> Block:
-    """Return the block of a search that begins; ``arguments`` are its redacted arguments."""
-    call_id = OUR_CALL + replayable("own_call_id", lambda: secrets.token_hex(12))
-    return {
-        "type": "server_tool_use",
-        "id": call_id,
-        "name": "web_search",
-        "input": {"query": query_of(arguments)},
-    }
+class SearchForm(HostedForm):
+    """Shows searches of the web with the pages that they found."""
 
+    name = "web_search"
 
-def result_block(call_id: str, result: ToolResult) -> Block:
-    """Return the block with the result of a search: the pages that it found, or an error."""
-    content: Any = {
-        "type": "web_search_tool_result_error",
-        "error_code": _ERRORS.get(result.error_code or "", "unavailable"),
-    }
-    if result.ok:
-        content = [
+    def _input(self, arguments: Any) -> Block:
+        return {"query": query_of(arguments)}
+
+    def _content(self, result: ToolResult) -> Any:
+        return [
             {
                 "type": "web_search_result",
                 "url": page.url,
@@ -70,9 +81,30 @@ def result_block(call_id: str, result: ToolResult) -> Block:
             }
             for page in found_pages(result)
         ]
-    return {"type": "web_search_tool_result", "tool_use_id": call_id, "content": content}
 
 
-def hosted_usage(result: ToolResult) -> dict[str, Any]:
-    """Return what a call adds to the usage of the message; a search that failed adds nothing."""
-    return {"server_tool_use": {"web_search_requests": 1}} if result.ok else {}
+def _search(at: str, tool: Mapping[str, Any]) -> HostedTool:
+    return web_search(
+        at,
+        tool,
+        SearchForm(),
+        allowed=tool.get("allowed_domains"),
+        blocked=tool.get("blocked_domains"),
+        most=tool.get("max_uses"),
+    )
+
+
+_READERS: Final[Mapping[str, Callable[[str, Mapping[str, Any]], HostedTool]]] = {"web_search": _search}
+"""How a declaration is read, by its type without the date."""
+
+
+def hosted_tools(payload: Mapping[str, Any]) -> dict[int, HostedTool]:
+    """See :meth:`proxy.wires.wire.Wire.hosted_tools`."""
+    tools = payload.get("tools")
+    found: dict[int, HostedTool] = {}
+    for place, tool in enumerate(tools if isinstance(tools, list) else ()):
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        dated = _TYPE.fullmatch(kind) if isinstance(kind, str) else None
+        if dated is not None and (read := _READERS.get(dated[1])) is not None:
+            found[place] = read(f"tools[{place}]", tool)
+    return found

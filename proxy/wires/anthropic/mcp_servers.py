@@ -18,6 +18,7 @@ from proxy.wires.chosen import (
     ChosenServer,
     ToolFilter,
     check_labels,
+    chooses,
     filter_of,
     is_our_url,
     no_secrets,
@@ -69,6 +70,29 @@ def chosen_tools(payload: Mapping[str, Any], tools: Sequence[Any]) -> Chosen:
     check_labels(servers)
     both = (("tools", frozenset(places)), ("mcp_servers", frozenset(ours)))
     return Chosen(tuple(servers), chosen.tools, tuple((member, those) for member, those in both if those))
+
+
+def defers_servers(payload: Mapping[str, Any], tools: Sequence[Any]) -> bool:
+    """Return whether the model has to search for server tools that a request chooses: an element of ``tools``
+    has ``defer_loading``, or the configuration of a toolset has it, for all of its tools or for one."""
+    listed = payload.get("mcp_servers")
+    servers = [server for server in (listed if isinstance(listed, list) else ()) if isinstance(server, dict)]
+    ours = [server.get("name") for server in servers if is_our_url(server.get("url"))]
+    for tool in tools:
+        if chooses(tool):
+            configs = [tool]
+        elif (
+            isinstance(tool, dict)
+            and tool.get("type") == "mcp_toolset"
+            and tool.get("mcp_server_name") in ours
+        ):
+            each = tool.get("configs")
+            configs = [tool.get("default_config"), *(each.values() if isinstance(each, dict) else ())]
+        else:
+            continue
+        if any(isinstance(config, dict) and config.get("defer_loading") is True for config in configs):
+            return True
+    return False
 
 
 def _of_server(server: Mapping[str, Any], at: str, label: str, name: str) -> ChosenServer | None:

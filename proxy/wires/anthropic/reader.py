@@ -23,11 +23,7 @@ from proxy.base.events import (
     finished,
 )
 from proxy.json.exact import with_exact_integers
-from proxy.json.lenient import (
-    UNPLACED_CALL,
-    loads,
-    may_hold_call,
-)
+from proxy.json.lenient import UNPLACED_CALL, loads, may_hold_call
 from proxy.json.objects import objects_in
 from proxy.json.splice import value_at
 from proxy.wires.anthropic.blocks import (

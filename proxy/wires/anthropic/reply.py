@@ -12,7 +12,6 @@ from proxy.base.events import FinishReason, ToolCall, ToolResult
 from proxy.wires.anthropic.blocks import FINISH_WORDS, Block, blocks_text
 from proxy.wires.anthropic.crossing.encoder import new_message, text_block, thought_block
 from proxy.wires.anthropic.dialect import error_body
-from proxy.wires.anthropic.hosted import call_block, hosted_usage, result_block
 from proxy.wires.client_port import ClientView
 from proxy.wires.turn.reply import ReplyWriter
 
@@ -27,7 +26,7 @@ class AnthropicReplyWriter(ReplyWriter):
         super().__init__(view, **options)
         self._first: Mapping[str, Any] = {}
         self._blocks: list[Block] = []
-        self._hosted_ids: dict[str, str] = {}
+        self._begun: dict[str, Block | None] = {}
 
     @property
     def visible(self) -> str:
@@ -49,27 +48,22 @@ class AnthropicReplyWriter(ReplyWriter):
                 self._blocks.append({**block, "id": client_id})
 
     def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
-        if call.name not in self._shown.hosted:
+        if (form := self._shown.forms.get(call.name)) is None:
             return super().tool_started(call, arguments)
-        self._blocks.append(block := call_block(arguments))
-        self._hosted_ids[call.call_id] = block["id"]
-        return b""
-
-    def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
-        if call.name not in self._shown.hosted:
-            return super().tool_finished(call, result)
-        self._count(hosted_usage(result))
-        self._blocks.append(result_block(self._hosted_ids.pop(call.call_id), result))
+        self._begun[call.call_id] = block = form.begun(call, arguments)
+        if block is not None:
+            self._blocks.append(block)
         return b""
 
     def _drop_texts(self) -> None:
         self._blocks = [block for block in self._blocks if block.get("type") != "text"]
 
     def _show_result(self, call: ToolCall, result: ToolResult) -> None:
-        if blocks := self._shown.search_of(call, result):
-            self._blocks += blocks
-        else:
+        if (form := self._shown.forms.get(call.name)) is None:
             super()._show_result(call, result)
+            return
+        self._count(form.usage(result))
+        self._blocks += form.ended(self._begun.pop(call.call_id), call, result)
 
     def _think(self, text: str) -> None:
         self._blocks.append(thought_block(text))

@@ -18,7 +18,6 @@ from proxy.wires.anthropic.crossing.encoder import (
     thought_block,
 )
 from proxy.wires.anthropic.dialect import PING, STOP, error_event, ping_event
-from proxy.wires.anthropic.hosted import call_block, hosted_usage, result_block
 from proxy.wires.client_port import ClientView
 from proxy.wires.stream.composing import ComposingWriter
 from proxy.wires.stream.phases import COMPOSING, HIDDEN, OPEN, Sign
@@ -36,7 +35,7 @@ class AnthropicStreamWriter(ComposingWriter):
         self._next = 0
         self._client_ids: dict[str, str] = {}
         self._last: Mapping[str, Any] = {}
-        self._hosted_ids: dict[str, str] = {}
+        self._begun: dict[str, Block | None] = {}
         self._new_turn()
 
     def _new_turn(self) -> None:
@@ -160,19 +159,16 @@ class AnthropicStreamWriter(ComposingWriter):
         return out
 
     def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
-        if call.name not in self._shown.hosted:
+        if (form := self._shown.forms.get(call.name)) is None:
             return super().tool_started(call, arguments)
-        block = call_block(arguments)
-        self._hosted_ids[call.call_id] = block["id"]
-        return self._show(block)
+        self._begun[call.call_id] = block = form.begun(call, arguments)
+        return b"" if block is None else self._show(block)
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
-        if call.name in self._shown.hosted:
-            self._count(hosted_usage(result))
-            return self._show(result_block(self._hosted_ids.pop(call.call_id), result))
-        if blocks := self._shown.search_of(call, result):
-            return b"".join(map(self._show, blocks))
-        return super().tool_finished(call, result)
+        if (form := self._shown.forms.get(call.name)) is None:
+            return super().tool_finished(call, result)
+        self._count(form.usage(result))
+        return b"".join(map(self._show, form.ended(self._begun.pop(call.call_id), call, result)))
 
     def _say(self, text: str) -> bytes:
         return self._show(text_block(text))

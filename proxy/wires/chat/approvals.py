@@ -3,16 +3,21 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from proxy.wires.approving.answers import function_name
-from proxy.wires.approving.read import ApprovalConversation, ApprovalForm
-from proxy.wires.approving.reading import ApprovalReading, Message
-from proxy.wires.approving.shown import APPROVE, approval_of_call
+from proxy.wires.approving.shown import (
+    APPROVE,
+    ApprovalConversation,
+    ApprovalForm,
+    ApprovalReading,
+    Message,
+    approval_of_call,
+    function_name,
+)
 
 
 def _read(
     messages: Sequence[Message], raws: Sequence[bytes], payload: Mapping[str, Any]
 ) -> ApprovalConversation:
-    """Read Chat Completions; see :class:`~proxy.wires.approving.read.ApprovalForm`."""
+    """Read Chat Completions; see :class:`~proxy.wires.approving.shown.ApprovalForm`."""
     reading = ApprovalReading(messages)
     for place, (message, raw) in enumerate(zip(messages, raws, strict=True)):
         calls = message.get("tool_calls")

@@ -16,8 +16,8 @@ from proxy.json.splice import join_object, members
 from proxy.records.rows import MessageRecord
 from proxy.wires.chat.request import ChatRequest, declared_name
 from proxy.wires.message_list.body import MessageListBody
+from proxy.wires.turn.edits import tokens_left
 from proxy.wires.turn.refused_fields import MESSAGE_FIELDS
-from proxy.wires.turn.token_limit import tokens_left
 from proxy.wires.upstream_port import Mask
 
 

@@ -24,11 +24,7 @@ from proxy.base.events import (
     UsageReported,
     finished,
 )
-from proxy.json.lenient import (
-    UNPLACED_CALL,
-    loads,
-    may_hold_call,
-)
+from proxy.json.lenient import UNPLACED_CALL, loads, may_hold_call
 from proxy.json.objects import objects_in
 from proxy.wires.chat.message import MessageBuilder, native_call, part_text, part_thought, reply_message
 from proxy.wires.stream.reader import StreamReader

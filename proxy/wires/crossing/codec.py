@@ -1,11 +1,14 @@
-"""How a dialect's requests are translated from and to other dialects."""
+"""How a dialect's requests are translated from and to other dialects, without rounding large integers."""
 
+import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
+import orjson
 from msgspec import Struct
 
-from proxy.base.conversation import Conversation
+from proxy.base.conversation import Conversation, ToolCallPart
+from proxy.json.exact import loads_exactly
 from proxy.wires.crossing.fitting import fitted
 from proxy.wires.crossing.ledger import Ledger, Written
 from proxy.wires.crossing.tables import FieldTable
@@ -51,3 +54,20 @@ class ConversationCodec(Struct, frozen=True):
         body = self.body(conversation, profile, ledger)
         ledger.put_natives(conversation.native, body)
         return ledger.close(body)
+
+
+_ROUNDED: Final = re.compile(r"[:,\[]-?\d(?:\.\d+)?e[+-]?\d")
+"""A number as orjson writes a large float; it writes no blanks between the members of an object."""
+
+
+def read_exactly(codec: ConversationCodec, raw: bytes) -> Conversation:
+    """Return the conversation of a request.
+
+    The slower exact parser runs only if the arguments of a call have a number that orjson may have rounded.
+    """
+    conversation = codec.read(orjson.loads(raw))
+    for message in conversation.messages:
+        for part in message.parts:
+            if isinstance(part, ToolCallPart) and _ROUNDED.search(part.arguments) is not None:
+                return codec.read(loads_exactly(raw))
+    return conversation

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from proxy.base.errors import RequestError
 from proxy.base.events import ToolResult
+from proxy.wires.hosted.forms import CallForm
 
 HostedKind = Literal["web_search"]
 """The kinds of tools that can be served; each is also the name by which models call it."""
@@ -40,13 +41,15 @@ _CONTEXT_SIZES: Final[Mapping[str, int]] = {"low": 3, "medium": 6, "high": 10}
 class HostedTool(Struct, frozen=True):
     """A declaration at a place in the body (``tools[0]``), as the client sent it.
 
-    ``bound`` are the arguments that it sets for each call, ``limits`` the fields that set them, and ``most``
-    is how many calls it allows (``None``: any number).
+    ``form`` shows its calls to the client; ``None`` if the dialect has no form for them.  ``bound`` are the
+    arguments that it sets for each call, ``limits`` the fields that set them, and ``most`` is how many calls
+    it allows (``None``: any number).
     """
 
     kind: HostedKind
     at: str
     declared: Mapping[str, Any]
+    form: CallForm | None = None
     bound: Mapping[str, Any] = msgspec.field(default_factory=dict)
     limits: Mapping[str, str] = msgspec.field(default_factory=dict)
     most: int | None = None
@@ -79,6 +82,7 @@ class HostedTool(Struct, frozen=True):
 def web_search(
     at: str,
     declared: Mapping[str, Any],
+    form: CallForm | None = None,
     *,
     allowed: Any = None,
     blocked: Any = None,
@@ -112,7 +116,7 @@ def web_search(
         bound["max_results"] = _CONTEXT_SIZES[size]
     if most is not None and (type(most) is not int or most < 1):
         raise RequestError(400, f"{at}.max_uses must be a number from 1.", param=f"{at}.max_uses")
-    return HostedTool("web_search", at, declared, bound, limits, most)
+    return HostedTool("web_search", at, declared, form, bound, limits, most)
 
 
 def _domain(value: str) -> str:

@@ -15,14 +15,7 @@ import orjson
 from msgspec.structs import replace
 
 from proxy.base.events import ResultImage, ToolCall, ToolDefinition
-from proxy.json.splice import (
-    elements,
-    extend_array,
-    extend_object,
-    join_array,
-    join_object,
-    members,
-)
+from proxy.json.splice import elements, extend_array, extend_object, join_array, join_object, members
 from proxy.records.result_for_model import ResultForModel, stored_result
 from proxy.records.rows import MessageRecord
 from proxy.wires.message_list.request import MessageListRequest

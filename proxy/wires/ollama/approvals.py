@@ -7,10 +7,14 @@ from typing import Any, Final
 
 from proxy.base.errors import RequestError
 from proxy.records.approvals import APPROVAL_ID
-from proxy.wires.approving.answers import loaded
-from proxy.wires.approving.read import ApprovalConversation, ApprovalForm
-from proxy.wires.approving.reading import ApprovalReading, Message
-from proxy.wires.approving.shown import APPROVE
+from proxy.wires.approving.shown import (
+    APPROVE,
+    ApprovalConversation,
+    ApprovalForm,
+    ApprovalReading,
+    Message,
+    loaded,
+)
 
 _ID: Final = re.compile(APPROVAL_ID)
 
@@ -18,7 +22,7 @@ _ID: Final = re.compile(APPROVAL_ID)
 def _read(
     messages: Sequence[Message], raws: Sequence[bytes], payload: Mapping[str, Any]
 ) -> ApprovalConversation:
-    """Read Ollama's chat; see :class:`~proxy.wires.approving.read.ApprovalForm`."""
+    """Read Ollama's chat; see :class:`~proxy.wires.approving.shown.ApprovalForm`."""
     reading, open_ones = ApprovalReading(messages), deque[str]()
     for place, (message, raw) in enumerate(zip(messages, raws, strict=True)):
         calls, at = message.get("tool_calls"), f"messages[{place}]"

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from proxy.base.events import ResultImage, ToolCall, ToolDefinition
 from proxy.json.splice import join_object, members
 from proxy.wires.message_list.body import MessageListBody
-from proxy.wires.ollama.calls import calls_of
 from proxy.wires.ollama.held import (
     collect_results,
     image_bytes,
@@ -22,9 +21,8 @@ from proxy.wires.ollama.held import (
     rows_of,
     without_images,
 )
-from proxy.wires.ollama.request import OllamaRequest, declared_name
-from proxy.wires.turn.edits import Edits
-from proxy.wires.turn.token_limit import tokens_left
+from proxy.wires.ollama.request import OllamaRequest, calls_of, declared_name
+from proxy.wires.turn.edits import Edits, tokens_left
 from proxy.wires.upstream_port import Mask
 
 

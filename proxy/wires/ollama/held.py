@@ -13,7 +13,7 @@ import orjson
 from proxy.base.events import ResultImage, ToolCall, left_out
 from proxy.json.splice import elements, join_array, join_object, members, replace_values
 from proxy.records.rows import MessageRecord
-from proxy.wires.ollama.calls import Call, calls_of, pair, role_of
+from proxy.wires.ollama.request import Call, calls_of, pair, role_of
 from proxy.wires.turn.assembler import is_object
 from proxy.wires.upstream_port import Mask
 

@@ -16,8 +16,8 @@ import orjson
 from proxy.base.chance import replayable
 from proxy.base.errors import RequestError
 from proxy.base.events import FinishReason, FinishWords, Frame, ToolCallDelta, ToolCallStarted
-from proxy.wires.ollama.calls import Call
 from proxy.wires.ollama.dialect import line
+from proxy.wires.ollama.request import Call
 from proxy.wires.stream.template import split_text
 
 _COUNTS: Final = ("prompt_eval_count", "prompt_eval_duration", "eval_count", "eval_duration")

@@ -34,11 +34,7 @@ from proxy.base.events import (
     finished,
 )
 from proxy.json.exact import with_exact_integers
-from proxy.json.lenient import (
-    UNPLACED_CALL,
-    loads,
-    may_hold_call,
-)
+from proxy.json.lenient import UNPLACED_CALL, loads, may_hold_call
 from proxy.json.splice import elements, join_array, join_object, members, value_at
 from proxy.wires.repairing import CUT_OFF
 from proxy.wires.stream.ndjson import Line

@@ -10,9 +10,9 @@ import orjson
 
 from proxy.base.events import FinishReason, ToolCall
 from proxy.wires.client_port import ClientView
-from proxy.wires.ollama.calls import Call, keys_of
 from proxy.wires.ollama.dialect import error_body
 from proxy.wires.ollama.lines import FINISH_WORDS, LineMaker, between, indexed, last_line, without_calls
+from proxy.wires.ollama.request import Call, keys_of
 from proxy.wires.turn.reply import ReplyWriter
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from proxy.base.events import FinishReason, Frame, ToolCallStarted, pauses
 from proxy.wires.client_port import ClientView
-from proxy.wires.ollama.calls import Call, keys_of
 from proxy.wires.ollama.dialect import error_line, line
 from proxy.wires.ollama.lines import (
     FINISH_WORDS,
@@ -22,6 +21,7 @@ from proxy.wires.ollama.lines import (
     last_line,
     without_calls,
 )
+from proxy.wires.ollama.request import Call, keys_of
 from proxy.wires.stream.composing import ComposingWriter
 from proxy.wires.stream.phases import HIDDEN, Sign
 from proxy.wires.turn.assembler import mint_call_id

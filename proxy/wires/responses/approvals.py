@@ -10,14 +10,16 @@ import orjson
 
 from proxy.base.errors import RequestError
 from proxy.records.approvals import MOST_REASON, mention
-from proxy.wires.approving.answers import answer_of, loaded
-from proxy.wires.approving.read import ApprovalConversation, ApprovalForm
 from proxy.wires.approving.shown import (
     APPROVE,
     ApprovalAnswer,
+    ApprovalConversation,
+    ApprovalForm,
     ApprovalQuestion,
+    answer_of,
     approval_of_call,
     approval_of_item,
+    loaded,
 )
 from proxy.wires.responses.items import is_model_item, is_reference
 
@@ -28,7 +30,7 @@ Item = Mapping[str, Any]
 
 
 def _read(items: Sequence[Item], raws: Sequence[bytes], payload: Mapping[str, Any]) -> ApprovalConversation:
-    """Read the items; see :class:`~proxy.wires.approving.read.ApprovalForm`.
+    """Read the items; see :class:`~proxy.wires.approving.shown.ApprovalForm`.
 
     If the items are the whole conversation, an answer whose question is missing stands for the question too:
     the Vercel AI SDK sends the answer alone if nothing is stored.

@@ -49,6 +49,7 @@ from proxy.wires.turn.edits import (
     Part,
     RestoredMessages,
     is_too_long_error,
+    tokens_left,
     with_restored,
     written,
     written_result,
@@ -57,7 +58,6 @@ from proxy.wires.turn.named_tools import named_tools
 from proxy.wires.turn.narrowed import drop_idle_choice, without_tools
 from proxy.wires.turn.refused_fields import ITEM_FIELDS, RefusedFields
 from proxy.wires.turn.result_images import choose_images, takes_no_images
-from proxy.wires.turn.token_limit import tokens_left
 from proxy.wires.upstream_port import Mask, RequestBody, ResponseChain, StateHabit, SuspendedCall
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")

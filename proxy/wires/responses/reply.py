@@ -20,7 +20,6 @@ from proxy.wires.responses.items import (
     reasoning_item,
     sealed_turn_item,
 )
-from proxy.wires.responses.own_items.hosted import begun_item, ended_item
 from proxy.wires.responses.own_items.shown import Item, approval_item, traced_item
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.request import answer_text
@@ -58,7 +57,7 @@ class ResponsesReplyWriter(ReplyWriter):
         self._public_id = ""
         self._created_at = 0
         self._output: list[Any] = list(first)
-        self._hosted: dict[str, Item] = {}
+        self._begun: dict[str, Item | None] = {}
         self._result: dict[str, Any] | None = None
 
     @property
@@ -91,17 +90,13 @@ class ResponsesReplyWriter(ReplyWriter):
         self._output = [item for item in self._output if item.get("type") != "message"]
 
     def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
-        if call.name in self._shown.hosted:
-            self._hosted[call.call_id] = begun_item(arguments)
+        if (form := self._shown.forms.get(call.name)) is not None:
+            self._begun[call.call_id] = form.begun(call, arguments)
         return b""
 
     def _show_result(self, call: ToolCall, result: ToolResult) -> None:
-        if call.name in self._shown.hosted:
-            begun = self._hosted.pop(call.call_id)
-            self._output.append(ended_item(begun, result, self._asked.get("include")))
-            return
-        if items := self._shown.search_of(call, result):
-            self._output += items
+        if (form := self._shown.forms.get(call.name)) is not None:
+            self._output += form.ended(self._begun.pop(call.call_id), call, result)
             return
         served, texts = self._shown.called(call.name), not self._last_text_only
         item = traced_item(self._trace, call, result, self._signer, served=served, texts=texts)

@@ -9,12 +9,7 @@ import orjson
 
 from proxy.base.conversation import Message
 from proxy.wires.chosen import ShownTools
-from proxy.wires.client_port import (
-    ClientRequest,
-    ClientView,
-    StreamWriter,
-    TurnEncoder,
-)
+from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.responses.approvals import RESPONSES_APPROVALS
 from proxy.wires.responses.body import ResponsesBody

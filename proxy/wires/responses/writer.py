@@ -37,7 +37,7 @@ from proxy.wires.responses.items import (
     own_item_id,
     sealed_turn_item,
 )
-from proxy.wires.responses.own_items.hosted import begin_events, begun_item, end_events, ended_item
+from proxy.wires.responses.own_items.hosted import begin_events, end_events
 from proxy.wires.responses.own_items.shown import Item, approval_item, traced_item
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.reader import CLOSING, OPENING, ItemKeys
@@ -96,7 +96,7 @@ class ResponsesStreamWriter(StreamWriter, FastWriter):
         self._output: dict[int, dict[str, Any]] = {}
         self._next_index = 0
         self._item_ids: set[str] = set()
-        self._hosted: dict[str, tuple[int, Item]] = {}
+        self._begun: dict[str, tuple[int, Item]] = {}
         self._turns_hidden = 0
         self._new_turn()
         self._terminal: Mapping[str, Any] = {}
@@ -433,28 +433,31 @@ class ResponsesStreamWriter(StreamWriter, FastWriter):
             self._turn_usage = {}
 
     def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
-        """Begin the item of a provider's tool; other calls are shown at their end, with complete items."""
-        if call.name not in self._shown.hosted:
+        form = self._shown.forms.get(call.name)
+        if form is None or (item := form.begun(call, arguments)) is None:
             return b""
-        index, item = self._hosted[call.call_id] = self._next_index, begun_item(arguments)
-        self._next_index = index + 1
-        return b"".join(map(self._emit, begin_events(item, index)))
+        self._begun[call.call_id] = self._next_index, item
+        self._next_index += 1
+        return b"".join(map(self._emit, begin_events(item, self._next_index - 1)))
 
     def tool_progressed(self, call: ToolCall, progress: ToolProgress) -> bytes:
         return b""  # Items have no place for progress.
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
-        if call.name in self._shown.hosted:
-            index, begun = self._hosted.pop(call.call_id)
-            item = self._output[index] = ended_item(begun, result, self._asked.get("include"))
-            return b"".join(map(self._emit, end_events(item, index)))
         if usage := usage_of_call(self._shown, result):
             self._usage = add_usage(self._usage or {}, usage)
-        if items := self._shown.search_of(call, result):
-            return b"".join(map(self._show, items))
+        if (form := self._shown.forms.get(call.name)) is not None:
+            index, begun = self._begun.pop(call.call_id, (-1, None))
+            items = list(form.ended(begun, call, result))
+            out = b"" if begun is None else self._finish(index, items.pop(0))
+            return out + b"".join(map(self._show, items))
         served, texts = self._shown.called(call.name), not self._last_text_only
         traced = traced_item(self._trace, call, result, self._signer, served=served, texts=texts)
         return b"" if traced is None else self._show(traced)
+
+    def _finish(self, index: int, item: Item) -> bytes:
+        self._output[index] = item
+        return b"".join(map(self._emit, end_events(item, index)))
 
     def note(self, text: str) -> bytes:
         item = message_item(own_item_id("msg"), text, status="completed")
@@ -477,8 +480,7 @@ class ResponsesStreamWriter(StreamWriter, FastWriter):
                 return self.fail(**failure_of(self._failure))
             return self.fail(CUT_OFF, type="upstream_error", code="upstream_broken")
         response = self._terminal.get("response")
-        whole = self._whole(ended_as(response if isinstance(response, dict) else {}, reason))
-        self._result = whole
+        self._result = whole = self._whole(ended_as(response if isinstance(response, dict) else {}, reason))
         # llama-server puts its timings beside the response.
         beside = self._terminal if self._repairs else {}
         return self._emit({**beside, "type": f"response.{whole['status']}", "response": whole}) + END_MARK
@@ -490,11 +492,9 @@ class ResponsesStreamWriter(StreamWriter, FastWriter):
             return b"" if self._done_seen else END_MARK
         self._sum_usage()
         out = b"".join(self._end(key, opened.so_far()) for key, opened in list(self._open.items()))
-        for index, begun in self._hosted.values():
-            item = self._output[index] = {**begun, "status": "failed"}
-            out += b"".join(map(self._emit, end_events(item, index)))
+        for index, begun in self._begun.values():
+            out += self._finish(index, {**begun, "status": "failed"})
         out += error_event(message, type=type, code=code, sequence_number=self._sequence)
         self._sequence += 1
-        error = {"code": code or type, "message": message}
-        whole = self._whole({}, status="failed", error=error)
+        whole = self._whole({}, status="failed", error={"code": code or type, "message": message})
         return out + self._emit({"type": "response.failed", "response": whole}) + END_MARK

@@ -23,12 +23,12 @@ from proxy.base.events import (
     TurnEvent,
     TurnFailed,
 )
-from proxy.json.halves import HalfPairs
 from proxy.json.in_thread import LARGE_EVENT_BYTES
 from proxy.json.lenient import (
     MALFORMED,
     UNREADABLE_EVENT,
     UNREADABLE_REPLY,
+    HalfPairs,
     loads,
     may_be_reply,
     may_hold_call,

@@ -1,26 +1,237 @@
-"""The ports of upstreams whose models write calls into their text, or need their tools in the prompt."""
+"""The ports of upstreams whose models write calls into their text, or need their tools in the prompt.
 
-from collections.abc import Callable, Collection, Mapping
+Where client and upstream speak one dialect, the upstream's bytes go out unchanged until a call is found in
+their text. From there on an encoder of that dialect continues the response that the client already has in
+part.
+
+A prompted body is read from the client's, which keeps the conversation with its tools and calls and gets
+every edit: the upstream gets tools in the prompt, and calls and results as text.
+"""
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace as with_changes
 from functools import partial
-from typing import Any
+from typing import Any, Final
+
+from msgspec.structs import replace
 
 from proxy.base.conversation import Conversation
-from proxy.wires.client_port import ClientRequest
-from proxy.wires.crossed import Crossing
+from proxy.base.events import Frame, ReasoningDelta, RefusalDelta, TextDelta
+from proxy.wires.client_port import ClientRequest, TurnEncoder
+from proxy.wires.crossed import Crossing, TranslatedBody
 from proxy.wires.crossed_links import LinkingPort
 from proxy.wires.crossed_reader import CrossedReader
-from proxy.wires.crossing.exact import read_exactly
+from proxy.wires.crossing.codec import read_exactly
 from proxy.wires.crossing.translation import Translation
 from proxy.wires.dialect import Dialect
 from proxy.wires.profile import Profile
+from proxy.wires.stream.fast_path import FastReader
 from proxy.wires.text_calls.channel_reader import ChannelReader
-from proxy.wires.text_calls.continued import continued
-from proxy.wires.text_calls.editor import PromptedBody
 from proxy.wires.text_calls.prompting import prompted
 from proxy.wires.text_calls.reader import CallReading, TextCallReader, TextTools
 from proxy.wires.text_calls.rules import TextCallRules
-from proxy.wires.upstream_port import BodyEditor, StateHabit, TurnReader, UpstreamPort
+from proxy.wires.turn.edits import Edits
+from proxy.wires.upstream_port import (
+    BodyEditor,
+    ForwardingReader,
+    RequestBody,
+    StateHabit,
+    TurnReader,
+    UpstreamPort,
+)
 from proxy.wires.wire import Wire
+
+
+class PromptedBody(TranslatedBody):
+    """A body whose tools are in the prompt: ``change`` turns them into text."""
+
+    def __init__(
+        self,
+        own: RequestBody,
+        client: Wire,
+        translation: Translation,
+        change: Callable[[Conversation], Conversation],
+    ) -> None:
+        super().__init__(own, client, translation)
+        self._change = change
+
+    def left_out(self, edits: Edits) -> Sequence[str]:
+        self._learn_fields(edits)
+        if self._written is None:
+            self._check_history(self._own.render(edits))
+            self.render(edits)
+        return self._left_out_fields()
+
+    def conversation(self, edits: Edits) -> Conversation:
+        """Return the current request with its tools."""
+        return read_exactly(self._client.codec, self._own.render(replace(edits, asks_usage=False)))
+
+    def render(self, edits: Edits) -> bytes:
+        self._learn_fields(edits)
+        asked = self.conversation(edits)
+        if edits.asks_usage and asked.stream:
+            asked = with_changes(asked, stream_usage=True)
+        self._written = self._translation.write(self._change(asked))
+        return self._written.body
+
+    def tools_named(self, edits: Edits, message: str) -> frozenset[str]:
+        """Return nothing: the upstream gets no definition of a tool."""
+        return frozenset()
+
+    def recover(self, edits: Edits, message: str, code: str | None) -> Edits | None:
+        changed = self._own.recover(edits, message, code)
+        if changed is None and self._translation.learn(message):
+            changed = edits
+        self._written = None
+        return self._with_lessons(changed) if changed is not None else None
+
+
+_TEXTS: Final = (TextDelta, ReasoningDelta, RefusalDelta)
+_IN_JSON: Final = {"[": rb"\[(?![{\]])"}
+"""Patterns for characters that are also JSON syntax. In a text, such a character begins a marker only if it
+is not followed by JSON syntax."""
+
+
+class ContinuedReader(ForwardingReader):
+    """The upstream's reader, whose frames are the upstream's own up to the first call in its text."""
+
+    left_out = ()
+    _reader: TextCallReader
+
+    def __init__(self, reader: TextCallReader, encoder: Callable[[], TurnEncoder]) -> None:
+        super().__init__(reader)
+        self._make_encoder = encoder
+        self._crossed: CrossedReader | None = None
+        self._marks: list[tuple[Frame, str]] = []
+        self._texts: list[str] = []
+        self._members: Collection[str] = ()
+        self._last = Frame(b"")
+
+    @property
+    def has_unread(self) -> bool:
+        return self._reader.has_unread if self._crossed is None else self._crossed.has_unread
+
+    def feed(
+        self, chunk: bytes, *, together: bool = False, most: int = 0, large: bool = False
+    ) -> list[Frame]:
+        return self._going_on(self._reader.feed(chunk, most=most, large=large))
+
+    def _going_on(self, frames: list[Frame]) -> list[Frame]:
+        """Return the upstream's own frames up to the first call, and the encoder's frames from then on."""
+        if self._crossed is not None:
+            return self._crossed.take(frames)
+        passed = self._reader.passed
+        for frame in frames[:passed]:
+            self._note(frame)
+        if not self._reader.rewritten:
+            return frames
+        return [*frames[:passed], *self._take_over().take(frames[passed:])]
+
+    def _note(self, frame: Frame) -> None:
+        """Record what part of the response the client has."""
+        events, payload = frame.events, frame.payload
+        is_text = len(events) == 1 and isinstance(events[0], _TEXTS)
+        if payload is not None and not (is_text and payload.keys() == self._members):
+            self._marks.append((frame, "".join(self._texts)))
+            self._texts.clear()
+            self._members = payload.keys() if is_text else ()
+        self._last = frame
+        self._texts += [event.text for event in events if type(event) is TextDelta]
+
+    def _take_over(self) -> CrossedReader:
+        """Continue with an encoder, after reporting to it what the client has."""
+        encoder = self._make_encoder()
+        for frame, text in self._marks:
+            encoder.note_forwarded(frame, text)
+        if not (self._marks and self._marks[-1][0] is self._last):
+            encoder.note_forwarded(self._last, "".join(self._texts))
+        elif self._texts:
+            encoder.note_forwarded(Frame(b""), "".join(self._texts))
+        self._marks.clear()
+        self._crossed = CrossedReader(self._reader, encoder, {})
+        return self._crossed
+
+    def close(self) -> list[Frame]:
+        if self._crossed is not None:
+            return self._crossed.close()
+        frames = self._reader.close()
+        if not self._reader.rewritten:
+            return frames
+        # The turn ends here, so the encoder must also write its end now.
+        passed = self._reader.passed
+        for frame in frames[:passed]:
+            self._note(frame)
+        return [*frames[:passed], *self._take_over().end(frames[passed:])]
+
+    def read_reply(self, body: bytes) -> Frame:
+        frame = self._reader.read_reply(body)
+        if not self._reader.rewritten:
+            return frame
+        self._marks.append((frame, ""))
+        return self._take_over().take_reply(frame)
+
+    @property
+    def rewritten(self) -> bool:
+        return self._reader.rewritten
+
+
+class _FastContinuedReader(ContinuedReader, FastReader):
+    """A :class:`ContinuedReader` whose events pass unread while nothing in them can begin a call."""
+
+    def __init__(
+        self,
+        inner: FastReader,
+        reader: TextCallReader,
+        encoder: Callable[[], TurnEncoder],
+        event_end: bytes,
+    ) -> None:
+        super().__init__(reader, encoder)
+        self._inner = inner
+        self._event_end = event_end
+        # A line end counts too. An escape with a code may stand for any character.
+        signs = (_IN_JSON.get(sign, re.escape(sign).encode()) for sign in sorted(reader.signs - {"\n"}))
+        self._counts = re.compile(b"|".join((rb"\\[nu]", *signs))).search
+        self._suspect = False
+        self._between = False
+
+    def feed(
+        self, chunk: bytes, *, together: bool = False, most: int = 0, large: bool = False
+    ) -> list[Frame]:
+        """See :meth:`proxy.wires.stream.fast_path.FastReader.feed`.
+
+        One frame may report several events only if nothing that is still unread can begin a call.
+        """
+        if chunk:
+            self._suspect = self._suspect or self._counts(chunk) is not None
+            self._between = chunk.endswith(self._event_end)
+        together = together and not self._suspect and self._reader.idle
+        frames = self._inner.feed(chunk, together=together, most=most, large=large)
+        if self._between and not self._reader.has_unread:
+            self._suspect = False
+        return self._going_on(self._reader.take(frames))
+
+    def take_unread(self, chunk: bytes) -> bool:
+        return self._reader.idle and self._counts(chunk) is None and self._inner.take_unread(chunk)
+
+    def catch_up(self) -> list[Frame]:
+        return self._going_on(self._reader.take(self._inner.catch_up()))
+
+
+def continued(
+    inner: TurnReader,
+    reader: TextCallReader,
+    encoder: Callable[[], TurnEncoder],
+    event_end: bytes,
+) -> ContinuedReader:
+    """Return the reader of a turn in one dialect. ``inner`` is the upstream's own, which ``reader`` wraps.
+
+    ``event_end`` is the end of an event in the dialect's streams.
+    """
+    if isinstance(inner, FastReader):
+        return _FastContinuedReader(inner, reader, encoder, event_end)
+    return ContinuedReader(reader, encoder)
+
 
 Note = Callable[[Mapping[str, Any]], None]
 """Called with the facts of what was found in the text of a turn, and what was done about it."""

@@ -10,6 +10,18 @@ from msgspec.structs import replace
 from proxy.base.events import ResultImage, ToolCall, ToolDefinition, ToolDefinitions
 from proxy.records.result_for_model import ResultForModel, UnfilledHole, read_result
 
+LEAST_TOKENS: Final = 16
+"""The number of tokens that a turn may always use, whatever the earlier turns of its run used."""
+
+
+def tokens_left(bound: int, used: int, least: int = LEAST_TOKENS) -> bytes:
+    """Return, as JSON text, the client's ``bound`` on output tokens minus the tokens ``used``.
+
+    The result is at least ``least``, or ``bound`` if that is lower still.
+    """
+    return str(max(bound - used, min(least, bound))).encode()
+
+
 Part = bytes | ResultForModel
 """A message as it is sent, or a result that no dialect can write yet, because its call waits."""
 

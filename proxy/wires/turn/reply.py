@@ -6,13 +6,7 @@ from typing import Any, ClassVar
 
 import orjson
 
-from proxy.base.events import (
-    Frame,
-    ToolCall,
-    ToolCallFinished,
-    ToolResult,
-    UsageReported,
-)
+from proxy.base.events import Frame, ToolCall, ToolCallFinished, ToolResult, UsageReported
 from proxy.wires.chosen import usage_of_call
 from proxy.wires.client_port import ClientView, StreamWriter, TurnEnd
 from proxy.wires.turn.assembler import mint_call_id

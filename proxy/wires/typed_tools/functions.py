@@ -59,6 +59,13 @@ class TypedAnswer(Protocol):
         """Return the arguments of a call as they are once the client has sent the call back."""
         ...
 
+    def as_asked(self, message: bytes) -> bytes:
+        """Return a turn of an upstream of this dialect with calls of functions only, as it was asked.
+
+        It may answer with calls of a special type all the same.
+        """
+        ...
+
 
 @value_class
 class AsFunctions:

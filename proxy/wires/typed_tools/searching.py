@@ -1,20 +1,12 @@
 """Tool search that a client declares: its deferred tools, and how it is shown what a search found."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
 
 import orjson
 
 from proxy.base.events import ToolCall, ToolDefinition, ToolResult
 from proxy.base.values import value_class
-
-
-class SearchForm(Protocol):
-    """Shows a search in the form of the client's dialect."""
-
-    def shown(self, call: ToolCall, result: ToolResult) -> Sequence[dict[str, Any]]:
-        """Return the items or blocks that show a search and what it found."""
-        ...
+from proxy.wires.hosted.forms import CallForm
 
 
 @value_class
@@ -22,13 +14,14 @@ class ClientSearch:
     """The search that a client declared.
 
     ``deferred`` are its own tools that the model has to find, by name; ``loaded`` are those of them that its
-    conversation already found or called, in their order.  With ``by_pattern`` the model searches by regular
+    conversation already found or called, in their order.  ``form`` shows the
+    searches.  With ``by_pattern`` the model searches by regular
     expressions.  With ``defers_servers`` it has to find the server tools, too.
     """
 
     deferred: Mapping[str, ToolDefinition]
     loaded: Sequence[str]
-    form: SearchForm
+    form: CallForm
     by_pattern: bool = False
     defers_servers: bool = False
 

@@ -1,5 +1,6 @@
 """The types of the members of what clients declare and send back, as data, and the check of them."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -17,12 +18,37 @@ _WORDS: Final[Mapping[Any, str]] = {
     list: "a list",
 }
 
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]*")
+_LONGEST_NAME: Final = 128
+
 
 def check_members(holder: Mapping[str, Any], shapes: Mapping[str, Shape], path: str) -> None:
     """Raise :class:`RequestError`, which names the member, if one of an object has not its shape."""
     for name, shape in shapes.items():
         if (value := holder.get(name)) is not None:
             _check(value, shape, f"{path}.{name}")
+
+
+def check_name(name: str, path: str) -> None:
+    """Raise :class:`RequestError` in OpenAI's words if OpenAI refuses the name of a tool.
+
+    Sources: https://github.com/openai/codex/pull/8694 (the pattern) and
+    https://github.com/openai/codex/issues/46188 (the length that the Responses API takes).
+    """
+    if len(name) > _LONGEST_NAME:
+        raise RequestError(
+            400,
+            f"Invalid '{path}': string too long. Expected a string with maximum length {_LONGEST_NAME}, "
+            f"but got a string with length {len(name)} instead.",
+            param=path,
+        )
+    if not _NAME.fullmatch(name):
+        raise RequestError(
+            400,
+            f"Invalid '{path}': string does not match pattern. "
+            f"Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'.",
+            param=path,
+        )
 
 
 def _check(value: Any, shape: Shape, path: str) -> None:

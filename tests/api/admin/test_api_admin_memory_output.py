@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from proxy.api.admin.json_output import detail_to_json
-from proxy.api.admin.memory_output import memory_to_json
+from proxy.api.admin.run_meaning import memory_to_json
 from proxy.commands.runs.text_output import render_detail
 from proxy.records.rows import RunRecord
 from proxy.relay.memory.hidden.outcomes import MEANINGS

@@ -15,7 +15,7 @@ from probe_tools import WATCH
 from running_proxy import Proxy, make_config, running
 from waiting import LATE_S, until
 
-from proxy.api.admin.withheld import withheld
+from proxy.api.admin.run_meaning import withheld
 from proxy.base.errors import ConfigError
 from proxy.config.checks.rules import find_conflicts
 

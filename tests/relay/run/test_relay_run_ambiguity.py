@@ -471,7 +471,8 @@ ITEM_EDITS: dict[str, Edit] = {
 @pytest.mark.accepts("responses-answers", "responses-parts", why="the client changes its own messages")
 async def test_items_that_were_changed_stay_the_clients(edit: str) -> None:
     """Rule R4: if the client changed anything in the conversation, the proxy sends its items unchanged."""
-    async with client_of(response(NOW), response(NOON, id="resp_2"), response(message("Welcome."))) as client:
+    turns = [response(NOW), response(NOON, id="resp_2"), response(message("Welcome."))]
+    async with client_of(*turns, served={"native": ("custom",)}) as client:
         first = await client.said(items(user("hi"), user="ann"), hidden=("call_s",))
         body = copy.deepcopy(items(user("hi"), *first.response["output"], user("thanks"), user="ann"))
         ITEM_EDITS[edit](body)

@@ -107,6 +107,21 @@ def test_tokens_and_cost_add_up_over_turns() -> None:
     assert (run.cost, run.spent_cost, run.turn.cost) == (first + second, first + second, second)
 
 
+@pytest.mark.parametrize(("price", "turn_cost"), [(PRICE, 35), (None, 0)], ids=["priced", "free"])
+def test_calls_cost_what_their_tools_cost(price: Price | None, turn_cost: int) -> None:
+    """What calls cost is added to the cost of the turns, and counts as spent; free calls change nothing."""
+    run = a_run(RunSettings(max_cost=turn_cost + 50), price=price)
+    run.start()
+    turn(run, ONE, usage=Usage(10, 5, 15))
+    run.paid(0)
+    assert run.cost == (35 if price else None)
+    run.paid(20)
+    run.paid(30)
+    assert (run.cost, run.spent_cost) == (turn_cost + 50, turn_cost + 50)
+    run.tools_ran()
+    assert run.spent == "tools.max_cost"
+
+
 def test_an_estimate_counts_for_limits_alone() -> None:
     """An estimate of usage counts against limits, but is not added to the reported numbers."""
     run = a_run(price=PRICE)

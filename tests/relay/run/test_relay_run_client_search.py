@@ -312,6 +312,57 @@ async def test_server_tools_of_a_chosen_server_are_deferred() -> None:
         assert ECHO in second.tools
 
 
+TOOLSETS: dict[str, Any] = {
+    "all": {"default_config": {"defer_loading": True}},
+    "one": {"configs": {"echo": {"defer_loading": True}}},
+    "in an element": None,
+}
+
+
+@pytest.mark.parametrize("case", TOOLSETS)
+async def test_server_tools_of_a_toolset_are_deferred(case: str) -> None:
+    """``defer_loading`` in a toolset of Messages, for all of its tools or one, hides them until a search."""
+    server = {"type": "url", "name": "probe", "url": "toolrelay/probe_tools"}
+    toolset = {"type": "mcp_toolset", "mcp_server_name": "probe", **(TOOLSETS[case] or {})}
+    if TOOLSETS[case] is None:
+        toolset = {
+            "type": "mcp", "server_label": "probe", "server_url": server["url"], "require_approval": "never",
+            "defer_loading": True,
+        }  # fmt: skip
+    body = {**messages(WORDS), "tools": [WORDS, toolset]}
+    body |= {} if TOOLSETS[case] is None else {"mcp_servers": [server]}
+    query = Call("call_s", SEARCH, {"query": "echo a text"})
+    turns = Turn("", (query,)), Turn("", (Call("call_e", ECHO, {"text": "x"}),)), Turn("x")
+    chat = SPEAKERS["chat"]
+    async with between(chat, *turns, allow=("probe_tools__*",)) as (proxy, raw):
+        answer = await proxy.ask(body, path="/v1/messages")
+        assert blocks_of(answer, stream=True)[-1]["text"] == "x"
+        first, second, _ = got(chat, raw)
+        assert list(first.tools) == [SEARCH]
+        assert ECHO in second.tools
+
+
+@pytest.mark.parametrize("wire", ["anthropic", "responses"])
+async def test_tokens_are_counted_with_the_search(wire: str) -> None:
+    """The provider counts the tools that it gets with the question itself, those found before included."""
+    speaker = SPEAKERS[wire]
+    if wire == "anthropic":
+        use = {"type": "tool_use", "id": "toolu_1", "name": "get_rate", "input": {}}
+        result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "0.92"}
+        said = {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}
+        body, paths = messages(WORDS, *said, stream=False), ("/v1/messages", "/v1/messages/count_tokens")
+    else:
+        call = {"type": "function_call", "call_id": "call_1", "name": "get_rate", "arguments": "{}"}
+        output = {"type": "function_call_output", "call_id": "call_1", "output": "0.92"}
+        body, paths = responses(call, output, stream=False), ("/v1/responses", "/v1/responses/input_tokens")
+    async with between(speaker, Turn("Yes."), Turn("")) as (proxy, raw):
+        for path in paths:
+            await proxy.ask(body, path=path)
+        asked, counted = (json.loads(request.body) for request in raw.requests)
+    assert counted["tools"] == asked["tools"]
+    assert {SEARCH, "get_rate", "mine", "core__calculate"} == set(speaker.got(asked).tools)
+
+
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 @pytest.mark.parametrize("search", [WORDS, PATTERNS], ids=["words", "patterns"])
 @pytest.mark.parametrize("upstream", UPSTREAMS)

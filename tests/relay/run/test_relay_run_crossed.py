@@ -6,18 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from chat_script import (
-    DONE,
-    call,
-    content,
-    finish,
-    payloads_of,
-    reply,
-    role,
-    stream,
-    text_of,
-    usage,
-)
+from chat_script import DONE, call, content, finish, payloads_of, reply, role, stream, text_of, usage
 from looping import CLIENT_TOOL, ECHO
 from raw_upstream import FIN, RawRequest, RawUpstream, Step, chunk, chunked, head, whole
 from running_proxy import Answer, Proxy, make_config, running

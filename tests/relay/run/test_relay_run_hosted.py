@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from provider_models import SEARCH, serving_models
+from provider_models import SEARCH, SEARCHING, serving_models
 
+from proxy.api.admin.json_output import detail_to_json
 from proxy.base.errors import RequestError
 from proxy.base.events import ToolResult
 from proxy.wires.hosted.tools import FoundPage, found_pages, query_of, web_search
@@ -39,6 +40,22 @@ async def test_domains_reach_the_search() -> None:
     assert use["input"] == SEARCH
     assert result["content"] == {"type": "web_search_tool_result_error", "error_code": "unavailable"}
     assert "server_tool_use" not in answer.json["usage"]
+
+
+async def test_searches_cost_their_price() -> None:
+    """A price per search counts in the run's cost, in the budget of one run, and wherever calls are shown."""
+    settings = {**SEARCHING, "prices": {"web__*": 0.005}, "max_cost": 0.005}
+    async with serving_models(CALLS, native=(), hosts_search=True, tools=settings) as (proxy, models):
+        models["gpt-4o-mini"].repeats = 2
+        answer = await proxy.ask(asked(MESSAGES, OF_MESSAGES), HEADERS, path=MESSAGES)
+        found = await proxy.only_run()
+        metrics = (await proxy.get("/metrics")).body.decode()
+    assert answer.json["usage"]["server_tool_use"] == {"web_search_requests": 2}
+    # Equal searches are one at the engine.
+    assert sorted(row.cost or 0 for row in found.invocations) == [0, 5_000_000]
+    assert (found.run.cost, found.run.spent) == (5_000_000, "tools.max_cost")
+    assert sorted(row["cost"] for row in detail_to_json(found)["invocations"]) == [0.0, 0.005]
+    assert 'toolrelay_tool_cost_total{tool="web__search"} 0.005' in metrics
 
 
 async def test_a_failed_search_of_responses() -> None:

@@ -1,6 +1,7 @@
 """Turns that call both server tools and client tools: what the client gets, and what is restored later."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -320,20 +321,34 @@ async def test_one_name_twice_is_refused() -> None:
     assert requests == []
 
 
-async def test_custom_tools_of_the_client_stay_theirs() -> None:
-    """A call of a client's custom tool reaches the client in its own form beside a hidden call."""
+@pytest.mark.parametrize("native", [(), ("custom",)], ids=["asked with a function", "asked with its type"])
+async def test_custom_tools_of_the_client_stay_theirs(native: Sequence[str]) -> None:
+    """A call of a client's custom tool reaches the client in its own form beside a hidden call, also if the
+    upstream was asked with a function; and the client's next request restores the turn."""
     custom = {"type": "custom", "custom": {"name": "grep", "description": "d"}}
-    made = {"index": 1, "id": "call_c", "type": "custom", "custom": {"name": "grep", "input": "x.*"}}
+    call_c = {"id": "call_c", "type": "custom", "custom": {"name": "grep", "input": "x.*"}}
     first = stream(
-        role(), call("call_s", TIME, UTC), chunk_of({"tool_calls": [made]}), finish("tool_calls"), usage(1, 1)
-    )
-    answer, _ = await one_loop(first, ask={**ASK, "tools": [custom]})
-    pieces = [
-        piece
-        for c in payloads_of(answer.body)
-        for choice in c["choices"]
-        for piece in choice["delta"].get("tool_calls", ())
-    ]
-    assert pieces[0]["id"] == "call_c"
-    assert pieces[0]["type"] == "custom"
-    assert "".join(p["custom"].get("input", "") for p in pieces) == "x.*"
+        role(), call("call_s", TIME, UTC), chunk_of({"tool_calls": [{"index": 1, **call_c}]}),
+        finish("tool_calls"), usage(1, 1),
+    )  # fmt: skip
+    ask = {**ASK, "tools": [custom]}
+    async with looping(first, ANSWER, served={"native": native}) as (proxy, upstream):
+        answer = await proxy.ask(ask)
+        pieces = [
+            piece
+            for c in payloads_of(answer.body)
+            for choice in c["choices"]
+            for piece in choice["delta"].get("tool_calls", ())
+        ]
+        assert pieces[0]["id"] == "call_c"
+        assert pieces[0]["type"] == "custom"
+        assert "".join(p["custom"].get("input", "") for p in pieces) == "x.*"
+        said = {"role": "assistant", "content": None, "tool_calls": [call_c]}
+        result = {"role": "tool", "tool_call_id": "call_c", "content": "found"}
+        await proxy.ask({**ask, "messages": [*ask["messages"], said, result]})
+        declared, asked = (json.loads(upstream.requests[-1].body)[name] for name in ("tools", "messages"))
+    kind = "custom" if native else "function"
+    assert declared[0]["type"] == kind
+    ours, theirs = next(message["tool_calls"] for message in asked if message["role"] == "assistant")
+    assert (ours["id"], theirs["type"]) == ("call_s", kind)
+    assert theirs[kind] == call_c["custom"] if native else theirs[kind]["arguments"] == '{"input":"x.*"}'

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -374,17 +375,25 @@ async def test_a_conversation_that_waits_for_the_client() -> None:
             assert client.asked(number)["conversation"] == "conv_1"
 
 
-async def test_a_custom_tool_of_the_clients_in_a_mixed_turn() -> None:
-    """The client gets a call of its custom tool, and its next request restores the turn."""
+@pytest.mark.parametrize("native", [(), ("custom",)], ids=["asked with a function", "asked with its type"])
+async def test_a_custom_tool_of_the_clients_in_a_mixed_turn(native: Sequence[str]) -> None:
+    """The client gets a call of its custom tool, and its next request restores the turn, also if the upstream
+    was asked with a function and calls a custom tool all the same."""
     ask = {**ASK, "tools": [{"type": "custom", "name": "write"}]}
     theirs = custom("call_w", "write", "SELECT 1")
     answer = {"type": "custom_tool_call_output", "call_id": "call_w", "output": "done"}
-    async with client_of(stream(NOW, theirs), stream(NOON, id="resp_2")) as client:
+    turns = [stream(NOW, theirs), stream(NOON, id="resp_2")]
+    async with client_of(*turns, served={"native": native}) as client:
         read = await client.said(ask)
         assert read.response["output"] == [theirs]
         await client.ask({**ask, "input": [user("What time is it?"), theirs, answer]})
         items = client.asked(2)["input"]
         assert [item.get("call_id") for item in items] == [None, "call_s", "call_w", "call_s", "call_w"]
+        kind = "custom_tool_call" if native else "function_call"
+        assert [items[2]["type"], items[4]["type"]] == [kind, f"{kind}_output"]
+        assert items[2]["input" if native else "arguments"] == (
+            "SELECT 1" if native else '{"input":"SELECT 1"}'
+        )
 
 
 async def test_a_stored_prompts_tools_are_the_clients() -> None:

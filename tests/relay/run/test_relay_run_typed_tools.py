@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from chat_script import payloads_of
+from chat_script import DONE, finish, payloads_of, role
+from chat_script import call as call_chunk
 from looping import ECHO
 from pair_kits import SPEAKERS, Call, Turn
 from recorded_answers import Asked, Given, Scripted
@@ -364,6 +365,37 @@ async def test_a_stream_that_breaks_off_in_a_call() -> None:
     )
 
 
+HALF = '{"commands":["rm -rf /'
+CUT: Item = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+
+
+def cut_off(wire: str, *, stream: bool) -> tuple[bytes, str]:
+    """Return an answer in whose only call the model reached its limit, and its content type."""
+    kind = "text/event-stream" if stream else "application/json"
+    if wire == "chat":
+        call = {"id": "call_1", "type": "function", "function": {"name": "shell", "arguments": HALF}}
+        message = {"role": "assistant", "content": None, "tool_calls": [call]}
+        choice = {"index": 0, "message": message, "finish_reason": "length"}
+        made = [role(), call_chunk("call_1", "shell", HALF), finish("length"), DONE]
+        return b"".join(made) if stream else json.dumps({"id": "c", "choices": [choice]}).encode(), kind
+    item = function_call("call_1", "shell", HALF)
+    if stream:
+        return encode([*opening(), *item_events(item, 0), closing([item], **CUT)]), kind
+    return json.dumps(resource([item], **CUT)).encode(), kind
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("wire", ["chat", "responses"])
+async def test_a_call_that_was_cut_off_is_incomplete(wire: str, stream: bool) -> None:
+    """A client learns that the model could not end a call, and gets no half of a command, also from a server
+    that ends each item as completed."""
+    model = Fixed(*cut_off(wire, stream=stream))
+    config = make_config({"base_url": "http://127.0.0.1:9/v1", "wires": (wire,)})
+    async with running(config, Overrides(wrap_upstream=lambda _: model)) as proxy:
+        (item,) = await output(proxy, asking(stream=stream))
+    assert (item["type"], item["status"], item["action"]["commands"]) == ("shell_call", "incomplete", [])
+
+
 IN_A_GROUP: Item = {"type": "namespace", "name": "n", "description": "", "tools": [{**LATER, "name": ECHO}]}
 IN_AN_ITEM: Item = {"type": "additional_tools", "role": "developer", "tools": [{**LATER, "name": ECHO}]}
 
@@ -496,7 +528,7 @@ async def calls_of(proxy: Proxy, body: Item) -> tuple[str, list[Item]]:
     if not body.get("stream"):
         message = answer.json["choices"][0]["message"]
         return message["content"] or "", message.get("tool_calls") or []
-    chunks = payloads_of(answer.body)
+    chunks = [chunk for chunk in payloads_of(answer.body) if chunk["choices"]]
     assert chunks[-1]["choices"][0]["finish_reason"]
     text, made = "", dict[int, Item]()
     for delta in (chunk["choices"][0]["delta"] for chunk in chunks):
@@ -511,11 +543,11 @@ async def calls_of(proxy: Proxy, body: Item) -> tuple[str, list[Item]]:
     return text, [made[at] for at in sorted(made)]
 
 
-@pytest.mark.parametrize("wire", ["anthropic", "ollama"])
+@pytest.mark.parametrize("wire", SPEAKERS)
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("ours", [False, True])
 async def test_custom_tools_of_chat_are_functions(wire: str, stream: bool, ours: bool) -> None:
-    """A Chat client's custom tool is a function with a text for a model of another dialect, and back."""
+    """A Chat client's custom tool is a function with a text for a model that knows functions alone."""
     async with serving(wire, calls=("plain", "say"), ours=ours) as (proxy, model):
         messages: list[Item] = [{"role": "user", "content": "Hi"}]
         body = {"model": "m", "stream": stream, "tools": CUSTOM_TOOLS, "messages": messages}

@@ -12,7 +12,7 @@ from raw_upstream import RawUpstream
 from running_proxy import make_config, running
 
 from proxy.config.settings import ServerConfig
-from proxy.server.middleware.refused_origins import RefusedOrigins
+from proxy.server.middleware.page_guard import RefusedOrigins
 
 ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 APP = "https://app.example.com"

@@ -19,8 +19,7 @@ from websocket_client import WebSocketClient, connected
 from websockets.frames import Frame, Opcode
 from websockets.protocol import Protocol
 
-from proxy.server.transport.frames import FrameCutter
-from proxy.server.transport.websocket import WebSocket
+from proxy.server.transport.websocket import FrameCutter, WebSocket
 
 pytestmark = pytest.mark.both_loops
 

@@ -9,14 +9,7 @@ from fixture_loader import all_exchanges
 from official_clients import FINISHES, Heard, parsed
 from recording_files import recording_files
 
-from proxy.base.events import (
-    Frame,
-    RefusalDelta,
-    TextDelta,
-    ToolCallFinished,
-    TurnFinished,
-    UsageReported,
-)
+from proxy.base.events import Frame, RefusalDelta, TextDelta, ToolCallFinished, TurnFinished, UsageReported
 from proxy.wires.client_port import ClientView
 from proxy.wires.crossed_reader import CrossedReader
 from proxy.wires.registry.wires import built_in_wires

@@ -128,13 +128,15 @@ async def serving_models(
     *,
     native: Sequence[str] | None = None,
     hosts_search: bool = False,
+    tools: Mapping[str, Any] | None = None,
     **sections: Any,
 ) -> AsyncIterator[tuple[Proxy, Mapping[str, ProviderModel]]]:
     """Run a proxy with the probe tools in front of all models, each of which makes these calls.
 
     ``also`` are further names that clients use, each with the name of its model; ``native`` are the types of
     tools that all of them are said to know.  With ``hosts_search`` the proxy runs the provider's search that
-    clients declare, with the recorded answers of the demo.  ``sections`` are further settings.
+    clients declare, with the recorded answers of the demo.  ``tools`` are the
+    settings of tools in place of those, ``sections`` further settings.
     """
     models = {name: ProviderModel(served, calls) for name, served in SERVED.items()}
     tables = [
@@ -150,8 +152,8 @@ async def serving_models(
     ]
     waiting = iter(models.values())
     allow = ("core__*", "probe_tools__*", *(["web__search"] if hosts_search else []))
-    searching = SEARCHING if hosts_search else None
-    config = make_config(*tables, allow=allow, modules=("probe_tools",), tools=searching, **sections)
+    tools = tools or (SEARCHING if hosts_search else None)
+    config = make_config(*tables, allow=allow, modules=("probe_tools",), tools=tools, **sections)
     http = RecordedHttpClient(packaged_fixtures() / "http").client if hosts_search else None
     async with running(config, Overrides(wrap_upstream=lambda _: next(waiting), http=http)) as proxy:
         yield proxy, models

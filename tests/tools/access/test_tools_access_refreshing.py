@@ -11,8 +11,7 @@ from oauth_server import OAuthServer, running
 from token_vault import Vault
 
 from proxy.base.errors import ToolFailure
-from proxy.tools.access.credentials import Connection, CredentialBroker
-from proxy.tools.access.refreshing import ConnectionFailure, TokenRefresher
+from proxy.tools.access.credentials import Connection, ConnectionFailure, CredentialBroker, TokenRefresher
 from proxy.tools.contract.capabilities import HttpFailure
 from proxy.tools.oauth.grants import ClientCredentials, LoggedIn, OAuthToken, grant_of, login_place
 from proxy.tools.oauth.stored_tokens import read_stored_tokens

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.tools.contract.identifiers import check_tool_id
-from proxy.tools.mcp.names import SERVER_NAME, mcp_tool_id
+from proxy.tools.mcp.definitions import SERVER_NAME, mcp_tool_id
 
 
 @pytest.mark.parametrize(

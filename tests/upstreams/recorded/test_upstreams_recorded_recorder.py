@@ -19,6 +19,7 @@ from proxy.upstreams.http1.upstream import Http1Upstream
 from proxy.upstreams.recorded import recorder as record
 from proxy.upstreams.recorded.recorder import RecordingUpstream
 from proxy.upstreams.recorded.replay import ReplayUpstream
+from proxy.upstreams.recorded.scrubbing import Scrubbing
 
 KEY = "sk-server-0123456789abcdef"
 HI = [{"role": "user", "content": "hi"}]
@@ -78,7 +79,9 @@ async def test_network_pieces_are_kept_and_no_secret_is(tmp_path: Path) -> None:
     script = chunked(event('{"n":1}'), event(f'{{"echo":"{KEY}"}}'))
     plain = chunked(event('{"n":1}'), event("[DONE]"))
     async with RawUpstream(script, plain) as raw:
-        recorder = RecordingUpstream(Http1Upstream("main", raw.url, KEY), tmp_path, secrets=[KEY])
+        recorder = RecordingUpstream(
+            Http1Upstream("main", raw.url, KEY), tmp_path, scrubbing=Scrubbing([KEY])
+        )
         first = await drink(
             recorder, post({"model": "gpt-4o-mini", "messages": HI, "user": KEY, "stream": True})
         )
@@ -182,7 +185,9 @@ async def test_nobody_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.Mon
 
 async def test_a_folder_has_a_neutral_name(tmp_path: Path) -> None:
     """A folder's name holds time, number, model and digest, but no secret; meta.toml holds no prompt."""
-    recorder = RecordingUpstream(ReplayUpstream([FIXTURES / "demo"]), tmp_path, secrets=["sk-hidden-12345"])
+    recorder = RecordingUpstream(
+        ReplayUpstream([FIXTURES / "demo"]), tmp_path, scrubbing=Scrubbing(["sk-hidden-12345"])
+    )
     body = {"model": "my/Model-sk-hidden-12345", "messages": [{"role": "user", "content": "canary words"}]}
     await drink(recorder, post(body))
     await recorder.aclose()

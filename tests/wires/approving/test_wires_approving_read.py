@@ -8,8 +8,7 @@ import pytest
 from proxy.base.errors import RequestError
 from proxy.records.approvals import mention
 from proxy.wires.anthropic.wire import AnthropicWire
-from proxy.wires.approving.read import read_approvals, visible_with
-from proxy.wires.approving.shown import APPROVE, call_id_of, item_id_of
+from proxy.wires.approving.shown import APPROVE, call_id_of, item_id_of, read_approvals, visible_with
 from proxy.wires.chat.wire import ChatWire
 from proxy.wires.ollama.wire import OllamaWire
 from proxy.wires.responses.items import answer_spans

@@ -14,8 +14,7 @@ from proxy.wires.crossed_links import LinkingReader
 from proxy.wires.hosted.links import LinkFinder
 from proxy.wires.hosted.tools import FoundPage
 from proxy.wires.text_calls.port import text_call_port
-from proxy.wires.text_calls.rules import TextCallRules
-from proxy.wires.text_calls.table import FORMS
+from proxy.wires.text_calls.rules import FORMS, TextCallRules
 from proxy.wires.upstream_port import CitingPort
 
 PAGES = {

@@ -103,6 +103,31 @@ def test_calls_that_overlap_come_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize(
+    ("reason", "arguments", "status"),
+    [
+        ("length", '{"a": 1}', "completed"),
+        ("length", '{"a": ', "incomplete"),
+        ("content_filter", '{"a": ', "incomplete"),
+        ("tool_calls", '{"a": ', "completed"),
+    ],
+)
+def test_a_call_that_was_cut_off(reason: str, arguments: str, status: str) -> None:
+    """A call whose arguments the model could not end is incomplete; one before it is complete."""
+    first, last = (ToolCall(f"call_{at}", "look", text, at) for at, text in enumerate(("{}", arguments)))
+    frames = [
+        *call_events(*(ToolCallStarted(call.index, call.call_id, call.name) for call in (first, last))),
+        *call_events(*(ToolCallDelta(call.index, call.arguments) for call in (first, last))),
+        *call_events(TurnFinished(FinishReason(reason))),
+        *call_events(*(ToolCallFinished(call.index, call) for call in (first, last))),
+    ]
+    read = check_response_stream(b"".join(frame.raw for frame in encoded(encoder(), frames)) + DONE)
+    assert [item["status"] for item in read.response["output"]] == ["completed", status]
+    done = [event["item"]["status"] for event in read.events if event["type"].endswith("item.done")]
+    assert done == ["completed", status]
+    assert read.calls[1] == ("call_1", "look", arguments)
+
+
+@pytest.mark.parametrize(
     ("reason", "status", "details"),
     [
         ("stop", "completed", None),

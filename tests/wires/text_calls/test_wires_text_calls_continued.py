@@ -19,8 +19,7 @@ from proxy.wires.ollama.wire import OllamaWire
 from proxy.wires.responses.wire import ResponsesWire
 from proxy.wires.stream.fast_path import FastPath
 from proxy.wires.text_calls.port import text_call_port
-from proxy.wires.text_calls.rules import TextCallRules
-from proxy.wires.text_calls.table import FORMS
+from proxy.wires.text_calls.rules import FORMS, TextCallRules
 
 DIALECTS: dict[str, Any] = {
     "chat": ChatWire(),

@@ -22,9 +22,8 @@ from proxy.base.conversation import (
 )
 from proxy.wires.text_calls.call import Declared, TextCall
 from proxy.wires.text_calls.prompting import prompted
-from proxy.wires.text_calls.rules import ModelTextCalls, TextCalls
+from proxy.wires.text_calls.rules import FORMS, ModelTextCalls, TextCalls
 from proxy.wires.text_calls.scanner import Scanner
-from proxy.wires.text_calls.table import FORMS
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
 TOOLS = (FunctionTool("get_weather", "The weather.", PARAMETERS), FunctionTool("get_time"))

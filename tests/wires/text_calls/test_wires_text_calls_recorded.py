@@ -12,9 +12,8 @@ from proxy.wires.chat.wire import ChatWire
 from proxy.wires.responses.wire import ResponsesWire
 from proxy.wires.text_calls.call import Declared, TextCall
 from proxy.wires.text_calls.port import text_call_port
-from proxy.wires.text_calls.rules import TextCallRules
+from proxy.wires.text_calls.rules import FORMS, TextCallRules
 from proxy.wires.text_calls.scanner import Scanner
-from proxy.wires.text_calls.table import FORMS
 
 WIRES: dict[str, Any] = {"chat": ChatWire(), "responses": ResponsesWire(b"key"), "anthropic": AnthropicWire()}
 NAMES = ("get_weather", "get_current_time")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from text_call_samples import NAMES, SAMPLES, SCHEMAS
 
 from proxy.wires.text_calls.call import Declared, TextCall
+from proxy.wires.text_calls.rules import FORMS, form_for_model
 from proxy.wires.text_calls.scanner import Scanner
-from proxy.wires.text_calls.table import FORMS, form_for_model
 
 MOST = 64 * 1024
 

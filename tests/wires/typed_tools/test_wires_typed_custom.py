@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.wires.chat.typed_tools.custom import CustomAnswer
 from proxy.wires.chat.wire import ChatWire
-from proxy.wires.typed_tools.functions import UpstreamTypes
+from proxy.wires.typed_tools.functions import EVERY_TYPE, UpstreamTypes
 
 Item = dict[str, Any]
 
@@ -63,16 +64,23 @@ def test_half_a_call_has_no_input(arguments: str) -> None:
     assert told == [{"id": "c", "type": "custom", "custom": {"name": "say", "input": ""}}, other]
 
 
-def test_a_request_without_custom_tools_stays() -> None:
-    """Only a request with a custom tool, or a call of one, changes; and only for another dialect."""
+@pytest.mark.parametrize("crosses", [False, True])
+def test_a_request_without_custom_tools_stays(crosses: bool) -> None:
+    """Only a request with a custom tool changes, and only for an upstream that does not know the type."""
     wire, custom = ChatWire(), {"type": "custom", "custom": {"name": "say"}}
     plain: Item = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "tool_choice": "auto"}
-    assert wire.as_functions(plain, UpstreamTypes((), crosses=True)) is None
-    assert wire.as_functions({**plain, "tools": [custom]}, UpstreamTypes((), crosses=False)) is None
-    assert wire.as_functions({**plain, "tools": [custom]}, UpstreamTypes(("custom",), crosses=True)) is None
+    assert wire.as_functions(plain, UpstreamTypes((), crosses)) is None
+    declared = {**plain, "tools": [custom]}
+    for native in (("custom",), (EVERY_TYPE,)):
+        assert wire.as_functions(declared, UpstreamTypes(native, crosses)) is None
+    assert wire.as_functions(declared, UpstreamTypes((), crosses)) is not None
+
+
+def test_calls_of_tools_that_are_not_declared_any_more() -> None:
+    """A call in the history becomes one of a function for another dialect, which has no other calls."""
     call = {"id": "c", "type": "custom", "custom": {"name": "say", "input": "x"}}
     said = {"role": "assistant", "tool_calls": [call]}
-    made = wire.as_functions({"model": "m", "messages": [said]}, UpstreamTypes((), crosses=True))
+    made = ChatWire().as_functions({"model": "m", "messages": [said]}, UpstreamTypes((), crosses=True))
     assert made is not None
     (message,) = made.payload["messages"]
     assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"input": "x"}

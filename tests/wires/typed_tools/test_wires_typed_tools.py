@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.base.errors import RequestError
 from proxy.wires.anthropic.typed_tools.table import DECLARED as MESSAGES_DECLARED
+from proxy.wires.anthropic.typed_tools.table import TYPED_TOOLS as MESSAGES_TOOLS
 from proxy.wires.anthropic.wire import AnthropicWire
 from proxy.wires.responses.typed_tools.table import NAMED, TYPED_TOOLS, TypedTool
 from proxy.wires.responses.wire import ResponsesWire
@@ -150,11 +151,30 @@ def test_a_member_that_is_null_is_not_there() -> None:
         assert kinds == ["function_call", "function_call_output"]
 
 
+def of_messages(kind: str) -> Item:
+    """Return the member that names a tool of Messages."""
+    return {"name": MESSAGES_TOOLS[kind.rpartition("_")[0]].name}
+
+
+@pytest.mark.parametrize("name", ["x", "", None, 7, "memory2", "str_replace_editor"])
+@pytest.mark.parametrize("kind", ["bash_20250124", "text_editor_20250728", "memory_20250818"])
+def test_a_tool_of_messages_has_one_name(kind: str, name: Any) -> None:
+    """Anthropic takes no other; the editor had another one before."""
+    body = {"model": "m", "tools": [{"type": kind, "name": name}]}
+    if (kind[0], name) == ("t", "str_replace_editor"):
+        assert AnthropicWire().as_functions(body, UpstreamTypes((), crosses=True)) is not None
+        return
+    with pytest.raises(RequestError) as raised:
+        AnthropicWire().as_functions(body, UpstreamTypes((), crosses=True))
+    assert raised.value.param == "tools[0].name"
+    assert of_messages(kind)["name"] in raised.value.message
+
+
 @pytest.mark.parametrize("kind", ["bash_20250124", "text_editor_20250728", "memory_20250818"])
 def test_a_tool_of_messages_is_refused_by_its_field(kind: str) -> None:
     """The types of Messages, too."""
     for field, members in wrong_values(MESSAGES_DECLARED, "tools[1]"):
-        tools = [{"name": "f", "input_schema": CITY}, {"type": kind, "name": "x", **members}]
+        tools = [{"name": "f", "input_schema": CITY}, {"type": kind, **of_messages(kind), **members}]
         with pytest.raises(RequestError) as raised:
             AnthropicWire().as_functions({"model": "m", "tools": tools}, UpstreamTypes((), crosses=True))
         assert raised.value.param == field
@@ -184,22 +204,64 @@ def test_an_error_names_the_place_that_the_client_wrote() -> None:
         assert (error.param, error.message, str(error)) == (declared, *[f"{declared} is odd."] * 2)
 
 
-ODD_NAMES = ("", " ", "a b", "a.b", "é", "x" * 65, "\n", "a/../b", "core__calculate")
+ODD_NAMES: Mapping[str, str] = {
+    **dict.fromkeys((" ", "a b", "a.b", "é", "\n", "a\n", "a/../b", "\ud800"), "match pattern"),
+    "x" * 129: "maximum length 128",
+}
 
 
-def test_odd_names_of_custom_tools_become_names_that_providers_take() -> None:
-    """A custom tool has its own name again in calls, in choices and in the history."""
-    for name in ODD_NAMES[1:]:
-        call = {"type": "custom_tool_call", "call_id": "c", "name": name, "input": "x"}
-        choice = {"type": "custom", "name": name}
-        body = {"model": "m", "tools": [choice], "input": [call], "tool_choice": choice}
-        made = ResponsesWire().as_functions(body, UpstreamTypes((), crosses=True))
-        assert made is not None
-        assert made.answer is not None
-        (tool,), (item,) = made.payload["tools"], made.payload["input"]
-        assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", tool["name"])
-        assert tool["name"] == item["name"] == made.payload["tool_choice"]["name"]
-        assert made.answer.resource({"output": [item]})["output"][0]["name"] == name
+@pytest.mark.parametrize("odd", ODD_NAMES, ids=ascii)
+def test_odd_names_are_refused_in_the_words_of_the_provider(odd: str) -> None:
+    """The names of namespaces, of their tools and of custom tools, wherever they are declared."""
+    custom = {"type": "custom", "name": odd}
+    for field, body in (
+        ("tools[1].name", {"tools": [FUNCTION, custom]}),
+        ("tools[0].name", {"tools": [space(FUNCTION, name=odd)]}),
+        ("tools[0].tools[1].name", {"tools": [space(FUNCTION, {**FUNCTION, "name": odd})]}),
+        ("tools[0].tools[0].name", {"tools": [space(custom)]}),
+        ("input[0].tools[0].name", {"input": [{"type": "additional_tools", "tools": [custom]}]}),
+    ):
+        param, said = error_of({"model": "m", **body})
+        assert param == field
+        assert f"'{field}'" in said
+        assert ODD_NAMES[odd] in said
+
+
+def test_a_name_that_the_upstream_gets_is_the_upstreams_to_refuse() -> None:
+    """What passes unchanged is not checked here."""
+    body = {"model": "m", "tools": [{"type": "shell"}, space(FUNCTION, name="a b"), named("c d", "custom")]}
+    made = ResponsesWire().as_functions(body, UpstreamTypes(("namespace", "custom"), crosses=False))
+    assert made is not None
+    assert made.payload["tools"][1:] == body["tools"][1:]
+
+
+KEPT_NAMES = ("a", "core__calculate", "x" * 65, "x" * 128)
+
+
+@pytest.mark.parametrize("name", KEPT_NAMES)
+def test_a_custom_tool_has_its_name_again(name: str) -> None:
+    """The name of the function is one that all providers take; in calls, choices and history it is the
+    client's."""
+    call = {"type": "custom_tool_call", "call_id": "c", "name": name, "input": "x"}
+    choice = {"type": "custom", "name": name}
+    body = {"model": "m", "tools": [choice], "input": [call], "tool_choice": choice}
+    made = ResponsesWire().as_functions(body, UpstreamTypes((), crosses=True))
+    assert made is not None
+    assert made.answer is not None
+    (tool,), (item,) = made.payload["tools"], made.payload["input"]
+    assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", tool["name"])
+    assert tool["name"] == item["name"] == made.payload["tool_choice"]["name"]
+    assert made.answer.resource({"output": [item]})["output"][0]["name"] == name
+
+
+@pytest.mark.parametrize("name", [" ", "a b", "é", "x" * 129])
+def test_odd_names_in_the_history_stay_readable(name: str) -> None:
+    """Another provider's model may have called them: they are names of functions that providers take."""
+    call = {"type": "custom_tool_call", "call_id": "c", "name": name, "namespace": "n s", "input": "x"}
+    body = {"model": "m", "tools": [{"type": "shell"}], "input": [call]}
+    made = ResponsesWire().as_functions(body, UpstreamTypes((), crosses=True))
+    assert made is not None
+    assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", made.payload["input"][0]["name"])
 
 
 CHOICES: Mapping[str, tuple[Any, str]] = {
@@ -255,11 +317,12 @@ def named(name: str, kind: str = "function") -> Item:
     return {"type": kind, "name": name}
 
 
-NAMES = st.text(min_size=1, max_size=80)
+NAMES = st.text("ab_-", min_size=1, max_size=6) | st.text("ab_-", min_size=1, max_size=128)
+ANY_NAMES = st.text(min_size=1, max_size=80) | NAMES
 
 
 @given_any(
-    st.dictionaries(NAMES, st.sets(NAMES, min_size=1, max_size=4), max_size=4), st.sets(NAMES, max_size=4)
+    st.dictionaries(NAMES, st.sets(NAMES, min_size=1, max_size=4), max_size=4), st.sets(ANY_NAMES, max_size=4)
 )
 def test_names_go_there_and_back(spaces: Mapping[str, set[str]], plain: set[str]) -> None:
     """No two tools get one name, each name is one that providers take, and a call has its own name again."""
@@ -369,6 +432,38 @@ def test_a_search_loads_what_its_output_has() -> None:
     found = {"type": "tool_search_output", "call_id": "c", "tools": [waits], "execution": "client"}
     call = {"type": "tool_search_call", "call_id": "c", "arguments": {}, "execution": "client"}
     assert offered(call, found) == [*first, ("waits", "")]
+
+
+WAITING: Mapping[str, tuple[Any, list[str]]] = {
+    "alone": ({"type": "function", "name": "waits"}, ["waits"]),
+    "in a namespace": ({"type": "function", "name": "g", "namespace": "n"}, ["n__g"]),
+    "by its name alone": ({"type": "custom", "name": "h"}, ["n__h"]),
+    "a namespace": ({"type": "namespace", "name": "n"}, ["n__g", "n__h"]),
+    "one of some": (
+        {"type": "allowed_tools", "mode": "auto", "tools": [named("waits"), named("present")]},
+        ["waits", "present"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WAITING)
+def test_a_tool_that_the_choice_names_does_not_wait_for_a_search(case: str) -> None:
+    """A model can be forced to call only what it has, so a deferred tool that the choice names is offered."""
+    choice, wanted = WAITING[case]
+    later = {"defer_loading": True, "parameters": CITY}
+    inner = [{**named("g"), **later}, {"type": "custom", "name": "h", "defer_loading": True}]
+    tools = [
+        {"type": "tool_search", "execution": "client"}, {**named("waits"), **later}, space(*inner),
+        {**named("present"), "parameters": CITY}, {**named("other"), **later},
+    ]  # fmt: skip
+    body = {"model": "m", "tools": tools, "tool_choice": choice, "input": "hi"}
+    made = ResponsesWire().as_functions(body, UpstreamTypes((), crosses=True))
+    assert made is not None
+    chosen = made.payload["tool_choice"]
+    assert [tool["name"] for tool in chosen.get("tools", [chosen])] == wanted
+    offered = {tool["name"]: tool for tool in made.payload["tools"]}
+    assert offered.keys() == {"tool_search", "present", *wanted}
+    assert not any("defer_loading" in tool for tool in offered.values())
 
 
 def test_a_reference_names_the_item_that_the_upstream_has() -> None:

@@ -1,7 +1,7 @@
 // Tools: their effects, what policy decides, and whether their definitions are as they were allowed.
 import { api, query } from "../core/api.js";
 import { h, set } from "../core/dom.js";
-import { ms, number } from "../core/format.js";
+import { cost, ms, number } from "../core/format.js";
 import { icon } from "../core/icons.js";
 import { remember } from "../core/router.js";
 import { toolName } from "../parts/badges.js";
@@ -51,7 +51,7 @@ function open(tool) {
   dialog(
     toolName(tool.id),
     h("p.stranger", tool.description),
-    facts([["Id", h("code", tool.id)], ["Provider", tool.provider], ["Effect", tool.effect?.replaceAll("_", " ")], ["Decision", `${tool.decision}${tool.rule ? `, by ${tool.rule}` : ""}`], ["Withheld", tool.withheld], ["Digest", h("code", tool.digest?.slice(0, 16))]]),
+    facts([["Id", h("code", tool.id)], ["Provider", tool.provider], ["Effect", tool.effect?.replaceAll("_", " ")], ["Decision", `${tool.decision}${tool.rule ? `, by ${tool.rule}` : ""}`], ["Withheld", tool.withheld], ["Price of a call", tool.price === null ? null : cost(tool.price)], ["Digest", h("code", tool.digest?.slice(0, 16))]]),
     change(tool.change),
     tool.pin && tool.pin.state !== "allowed" && tool.pin.state !== "pinned" && h("div.col", note("warn", `Its definition is “${tool.pin.state}”. This page cannot allow it; use the command line:`), tool.pin.allow_with && code(tool.pin.allow_with, "command")),
     tool.used && facts([["Calls today", number(tool.used.calls)], ["Failed", number(tool.used.errors)], ["p50", ms(tool.used.p50_ms)], ["p95", ms(tool.used.p95_ms)]]),

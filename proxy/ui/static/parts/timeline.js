@@ -124,6 +124,7 @@ function callLine(call, began, now) {
   const numbers = [
     ["Started at", ms(from)], ["Took", open ? "still running" : ms(to - from)], ["Outcome", word], ["Error", call.error_code],
     ["Result", call.result_bytes ? bytes(call.result_bytes) : null], ["Effect", call.effect?.replaceAll("_", " ")],
+    ["Cost", call.cost === null || call.cost === undefined ? null : cost(call.cost)],
   ];
   return {
     id: call.id, kind: "call", name: toolName(call.tool), title: call.tool, to, numbers,

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from proxy.base.events import SEARCH_TOOLS, ToolCall, ToolDefinition, ToolResult
+from proxy.wires.anthropic.mcp_servers import defers_servers
+from proxy.wires.hosted.forms import CallForm
 from proxy.wires.turn.assembler import mint_call_id
 from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions
 from proxy.wires.typed_tools.searching import ClientSearch, found_in, query_of
@@ -30,18 +32,20 @@ _ERRORS: Final = {
 Block = dict[str, Any]
 
 
-class _Form:
+class _Form(CallForm):
     """Shows searches as Anthropic's API does."""
 
     def __init__(self, name: str, declared: Mapping[str, ToolDefinition]) -> None:
         self._name = name
         self._declared = declared
 
-    def shown(self, call: ToolCall, result: ToolResult) -> Sequence[Block]:
-        use_id = mint_call_id("srvtoolu_")
+    def begun(self, call: ToolCall, arguments: Any) -> Block:
         argument = "pattern" if self._name.endswith("regex") else "query"
-        use = {"type": _USE, "id": use_id, "name": self._name, "input": {argument: query_of(call)}}
-        return [use, {"type": _RESULT, "tool_use_id": use_id, "content": self._content(result)}]
+        shown = {argument: query_of(call)}
+        return {"type": _USE, "id": mint_call_id("srvtoolu_"), "name": self._name, "input": shown}
+
+    def ended(self, begun: Block | None, call: ToolCall, result: ToolResult) -> Sequence[Block]:
+        return [{"type": _RESULT, "tool_use_id": (begun or {}).get("id"), "content": self._content(result)}]
 
     def _content(self, result: ToolResult) -> Block:
         if not result.ok:
@@ -79,7 +83,11 @@ def with_search(
     if isinstance(choice, dict) and choice.get("type") == "tool" and choice.get("name") == family:
         changed["tool_choice"] = {**choice, "name": SEARCH_TOOLS}
     search = ClientSearch(
-        deferred, tuple(dict.fromkeys(loaded)), _Form(family, deferred), by_pattern=family.endswith("regex")
+        deferred,
+        tuple(dict.fromkeys(loaded)),
+        _Form(family, deferred),
+        by_pattern=family.endswith("regex"),
+        defers_servers=defers_servers(payload, tools),
     )
     return AsFunctions(changed, typed.answer, typed.places, search)
 

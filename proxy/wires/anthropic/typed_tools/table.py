@@ -45,14 +45,15 @@ _EDITING: Final = {
 class TypedTool(NamedTuple):
     """One type of tool, as a function.
 
-    ``type`` is its newest type and ``name`` the name that it has; ``description`` and ``parameters`` are what
-    the model is told of the function.
+    ``type`` is its newest type and ``name`` the name that it has there, ``older_names`` those of older types.
+    ``description`` and ``parameters`` are what the model is told of the function.
     """
 
     type: str
     name: str
     description: str
     parameters: Mapping[str, Any]
+    older_names: Sequence[str] = ()
 
 
 TYPED_TOOLS: Final[Mapping[str, TypedTool]] = {
@@ -72,6 +73,7 @@ TYPED_TOOLS: Final[Mapping[str, TypedTool]] = {
         _schema(
             {"command": _commands("view", "create", "str_replace", "insert"), **_EDITING}, "command", "path"
         ),
+        older_names=("str_replace_editor",),
     ),
     "memory": TypedTool(
         "memory_20250818", "memory",
@@ -92,10 +94,10 @@ TYPED_TOOLS: Final[Mapping[str, TypedTool]] = {
 _TYPE: Final = re.compile(rf"(?:{'|'.join(TYPED_TOOLS)})_\d{{8}}")
 
 DECLARED: Final = {
-    "name": str, "max_characters": int, "cache_control": {"type": str, "ttl": str},
+    "max_characters": int, "cache_control": {"type": str, "ttl": str},
     "defer_loading": bool, "strict": bool, "allowed_callers": [str], "input_examples": [dict],
 }  # fmt: skip
-"""The members of a declaration."""
+"""The members of a declaration beside its name."""
 
 _ONLY_TYPED: Final = frozenset({"type", "max_characters", "strict"})
 """Members of a declaration that its function does not have. These schemas have optional arguments, which
@@ -135,9 +137,9 @@ def _function(tool: Mapping[str, Any], kind: str, native: Sequence[str], place: 
     family = kind.rpartition("_")[0]
     if kind in native or family in native:
         return tool
-    check_members(tool, DECLARED, place)
-    if not tool.get("name"):
-        raise RequestError(400, f"{place}.name must be a name.", param=f"{place}.name")
     typed = TYPED_TOOLS[family]
+    check_members(tool, {**DECLARED, "name": (typed.name, *typed.older_names)}, place)
+    if tool.get("name") is None:
+        raise RequestError(400, f"{place}.name must be {typed.name}.", param=f"{place}.name")
     kept = {name: value for name, value in tool.items() if name not in _ONLY_TYPED}
     return {**kept, "description": typed.description, "input_schema": typed.parameters}

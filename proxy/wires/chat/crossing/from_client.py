@@ -35,9 +35,8 @@ from proxy.base.conversation import (
     split_system,
 )
 from proxy.wires.chat.crossing.fields import CHAT_FIELDS, KEEPER
-from proxy.wires.crossing.fields import Fields
+from proxy.wires.crossing.fields import Fields, read_format, read_sampling, read_service
 from proxy.wires.crossing.media import inline_of, remote_of
-from proxy.wires.crossing.settings import read_format, read_sampling, read_service
 
 _ROLES: Final[Mapping[str, Role]] = {
     "system": "system",

@@ -13,8 +13,8 @@ from proxy.base.errors import RequestError, TooManyValues
 from proxy.json.lenient import loads
 from proxy.wires.stream.sse import SSEEvent, SSEParser, encode_event
 from proxy.wires.turn.digest import sent_arguments
-from proxy.wires.typed_tools.functions import AsFunctions, UpstreamTypes, with_grammar
-from proxy.wires.typed_tools.shapes import check_members
+from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions, UpstreamTypes, with_grammar
+from proxy.wires.typed_tools.shapes import check_members, check_name
 
 CUSTOM: Final = "custom"
 _SCHEMA: Final = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
@@ -28,13 +28,14 @@ _DECLARED: Final = {
 def as_functions(payload: Mapping[str, Any], upstream: UpstreamTypes) -> AsFunctions | None:
     """Return a request with functions in place of its custom tools; ``None`` if it has none of them.
 
-    An upstream of this dialect gets them as they are. Raises :class:`~proxy.base.errors.RequestError` (400),
-    which names the field, for a declaration or a call that cannot be read.
+    A request that stays in this dialect is searched for calls of such tools only if it declares one, so that
+    most requests cost nothing. Raises :class:`~proxy.base.errors.RequestError` (400), which names the field,
+    for a declaration or a call that cannot be read.
     """
-    if not upstream.crosses or CUSTOM in upstream.native:
+    if not {CUSTOM, EVERY_TYPE}.isdisjoint(upstream.native):
         return None
     tools, messages = _listed(payload, "tools"), _listed(payload, "messages")
-    if not (any(map(_is_custom, tools)) or any(map(_has_custom, messages))):
+    if not (any(map(_is_custom, tools)) or (upstream.crosses and any(map(_has_custom, messages)))):
         return None
     changed = {**payload, "tools": _functions(tools), "messages": _messages(messages)}
     if "tools" not in payload:
@@ -73,6 +74,7 @@ def _functions(tools: Sequence[Any]) -> list[Any]:
     for place, tool in enumerate(tools):
         if _is_custom(tool):
             held = _held(tool, f"tools[{place}]")
+            check_name(held["name"], f"tools[{place}].custom.name")
             told = with_grammar(held.get("description") or "", (held.get("format") or {}).get("grammar"))
             function = {"name": held["name"], "description": told, "parameters": _SCHEMA}
             tool = {"type": "function", "function": function}
@@ -92,6 +94,7 @@ def _messages(messages: Sequence[Any]) -> list[Any]:
 
 
 def _call(call: Any, place: str) -> Any:
+    """Return a call as one of a function."""
     if not _is_custom(call):
         return call
     held = _held(call, place)
@@ -158,6 +161,10 @@ class CustomAnswer:
     def returned(self, name: str, arguments: str) -> str:
         told = _arguments(_input(arguments)) if name in self._names else arguments
         return arguments if sent_arguments(arguments) == sent_arguments(told) else told
+
+    def as_asked(self, message: bytes) -> bytes:
+        said = orjson.loads(message)
+        return orjson.dumps(*_messages([said])) if _has_custom(said) else message
 
     def stream(self, data: bytes) -> bytes:
         parser = SSEParser()

@@ -27,10 +27,9 @@ from proxy.base.conversation import (
     ToolResultPart,
     split_system,
 )
-from proxy.wires.crossing.fields import Fields
-from proxy.wires.crossing.settings import read_sampling
-from proxy.wires.ollama.calls import Call, keys_of, pair
+from proxy.wires.crossing.fields import Fields, read_sampling
 from proxy.wires.ollama.crossing.fields import OLLAMA_FIELDS
+from proxy.wires.ollama.request import Call, keys_of, pair
 
 _ROLES: Final = ("system", "user", "assistant", "tool")
 _LEVELS: Final = ("low", "medium", "high", "max")

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from proxy.base.chance import epoch_s
 from proxy.base.events import (
     CitationAdded,
+    FinishReason,
     Frame,
     ReasoningDelta,
     RefusalDelta,
@@ -29,6 +30,7 @@ from proxy.wires.responses.resource import complete_resource, ended_as, with_all
 from proxy.wires.stream.encoding import EncodedCall, EventObject, ItemEncoder, TextEvent
 from proxy.wires.stream.sse import encode_event
 from proxy.wires.stream.template import split_text
+from proxy.wires.turn.assembler import is_object
 from proxy.wires.turn.citations import url_citation
 
 _PARTS: dict[type[TurnEvent], str] = {
@@ -50,9 +52,11 @@ class _Call(EncodedCall):
     def is_custom(self) -> bool:
         return bool(self.item["type"] == "custom_tool_call")
 
-    def whole(self) -> dict[str, Any]:
-        name = "input" if self.is_custom else "arguments"
-        return {**self.item, name: "".join(self.pieces), "status": "completed"}
+    def whole(self, reason: FinishReason) -> dict[str, Any]:
+        """Return the item in its final state, if the turn ended for this reason."""
+        name, text = "input" if self.is_custom else "arguments", "".join(self.pieces)
+        is_whole = reason.is_complete or (not self.is_custom and is_object(text))
+        return {**self.item, name: text, "status": "completed" if is_whole else "incomplete"}
 
 
 @dataclass(slots=True)
@@ -231,8 +235,8 @@ class ResponsesTurnEncoder(ItemEncoder[_Call]):
         """Yield the end of the open items, with their content so far."""
         yield from self._closed_text("incomplete")
         if self._open_call is not None:
-            item = {**self._calls[self._open_call].whole(), "status": "incomplete"}
-            yield self._item_done(item)
+            whole = self._calls[self._open_call].whole(self._reason)
+            yield self._item_done({**whole, "status": "incomplete"})
 
     # Items of text.
 
@@ -358,7 +362,7 @@ class ResponsesTurnEncoder(ItemEncoder[_Call]):
         yield self._arguments_event(call, "delta", delta=text)
 
     def _end_of_call(self, call: _Call) -> Iterator[EventObject]:
-        whole = call.whole()
+        whole = call.whole(self._reason)
         name = "input" if call.is_custom else "arguments"
         yield self._arguments_event(call, "done", **{name: whole[name]})
         yield self._item_done(whole)

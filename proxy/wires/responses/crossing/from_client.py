@@ -33,9 +33,8 @@ from proxy.base.conversation import (
     ToolResultPart,
     split_system,
 )
-from proxy.wires.crossing.fields import Fields
+from proxy.wires.crossing.fields import Fields, read_format, read_sampling, read_service
 from proxy.wires.crossing.media import inline_of, remote_of
-from proxy.wires.crossing.settings import read_format, read_sampling, read_service
 from proxy.wires.responses.crossing.fields import KEEPER, OFFLINE_SEARCH, RESPONSES_FIELDS
 
 LOGPROBS: Final = "message.output_text.logprobs"

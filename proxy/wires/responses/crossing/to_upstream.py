@@ -35,7 +35,7 @@ from proxy.wires.crossing.media import data_url, file_words, marked_result
 from proxy.wires.profile import Profile
 from proxy.wires.responses.crossing.fields import KEEPER
 from proxy.wires.responses.crossing.from_client import LOGPROBS
-from proxy.wires.turn.token_limit import LEAST_TOKENS
+from proxy.wires.turn.edits import LEAST_TOKENS
 
 _MOST_ID: Final = 64
 

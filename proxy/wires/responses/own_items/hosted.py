@@ -6,84 +6,99 @@ returns from the record, with its call and its result.
 Sources: OpenAI's API reference, "Create a model response" and "Streaming events"; the guide "Web search".
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from proxy.base.events import ToolResult
+from proxy.base.events import ToolCall, ToolResult
+from proxy.wires.hosted.forms import CallForm
 from proxy.wires.hosted.tools import HostedTool, found_pages, query_of, web_search
 from proxy.wires.responses.items import own_item_id
 
 Item = dict[str, Any]
 
-_SEARCHES: Final = (
-    *("web_search", "web_search_2025_08_26"),
-    *("web_search_preview", "web_search_preview_2025_03_11"),
-)
 _SOURCES: Final = "web_search_call.action.sources"
 """The value of ``include`` with which a search lists the pages that it found."""
 
 
-def hosted_tools(payload: Mapping[str, Any]) -> dict[int, HostedTool]:
-    """See :meth:`proxy.wires.wire.Wire.hosted_tools`.
+class SearchForm(CallForm):
+    """Shows searches of the web; ``with_sources``: with the pages that they found."""
 
-    A search that may see only what the provider stores is left alone: nobody else has that.
-    """
-    tools = payload.get("tools")
+    def __init__(self, *, with_sources: bool) -> None:
+        self._with_sources = with_sources
+
+    def begun(self, call: ToolCall, arguments: Any) -> Item:
+        query = query_of(arguments)
+        return {
+            "id": own_item_id("ws"),
+            "type": "web_search_call",
+            "status": "in_progress",
+            "action": {"type": "search", "query": query, "queries": [query]},
+        }
+
+    def ended(self, begun: Item | None, call: ToolCall, result: ToolResult) -> Sequence[Item]:
+        ended = {**(begun or {}), "status": "completed" if result.ok else "failed"}
+        if self._with_sources:
+            sources = [{"type": "url", "url": page.url} for page in found_pages(result)]
+            ended["action"] = {**ended["action"], "sources": sources}
+        return [ended]
+
+
+def _search(at: str, tool: Mapping[str, Any], include: Collection[str]) -> HostedTool | None:
+    """Read a search; ``None`` for one that may see only what the provider stores: nobody else has that."""
+    if tool.get("external_web_access") is False:
+        return None
+    filters = tool.get("filters")
+    filters = filters if isinstance(filters, dict) else {}
+    return web_search(
+        at,
+        tool,
+        SearchForm(with_sources=_SOURCES in include),
+        allowed=filters.get("allowed_domains"),
+        blocked=filters.get("blocked_domains"),
+        within="filters.",
+        size=tool.get("search_context_size"),
+    )
+
+
+_Reader = Callable[[str, Mapping[str, Any], Collection[str]], HostedTool | None]
+_READERS: Final[Mapping[str, _Reader]] = {
+    **dict.fromkeys(("web_search", "web_search_2025_08_26"), _search),
+    **dict.fromkeys(("web_search_preview", "web_search_preview_2025_03_11"), _search),
+}
+"""How a declaration is read, by its type."""
+_STATES: Final[Mapping[str, Sequence[str]]] = {"web_search_call": ("in_progress", "searching")}
+"""The events with which an item begins after it was added, by its type."""
+_ONLY_AT_END: Final = ("action",)
+"""Members that an item has only when it is done."""
+
+
+def hosted_tools(payload: Mapping[str, Any]) -> dict[int, HostedTool]:
+    """See :meth:`proxy.wires.wire.Wire.hosted_tools`."""
+    tools, include = payload.get("tools"), payload.get("include")
     found: dict[int, HostedTool] = {}
     for place, tool in enumerate(tools if isinstance(tools, list) else ()):
-        if not isinstance(tool, dict) or tool.get("type") not in _SEARCHES:
-            continue
-        if tool.get("external_web_access") is not False:
-            filters = tool.get("filters")
-            filters = filters if isinstance(filters, dict) else {}
-            found[place] = web_search(
-                f"tools[{place}]",
-                tool,
-                allowed=filters.get("allowed_domains"),
-                blocked=filters.get("blocked_domains"),
-                within="filters.",
-                size=tool.get("search_context_size"),
-            )
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        read = _READERS.get(kind) if isinstance(kind, str) else None
+        if read is not None:
+            read_tool = read(f"tools[{place}]", tool, include if isinstance(include, list) else ())
+            found |= {} if read_tool is None else {place: read_tool}
     return found
 
 
-def begun_item(arguments: Any) -> Item:
-    """Return the item of a search that begins; ``arguments`` are its redacted arguments."""
-    return {
-        "id": own_item_id("ws"),
-        "type": "web_search_call",
-        "status": "in_progress",
-        "action": _action(arguments),
-    }
-
-
-def _action(arguments: Any) -> Item:
-    query = query_of(arguments)
-    return {"type": "search", "query": query, "queries": [query]}
-
-
-def ended_item(begun: Item, result: ToolResult, include: Any) -> Item:
-    """Return the item of a search that has ended; ``include`` is that of the request."""
-    action = begun["action"]
-    if isinstance(include, list) and _SOURCES in include:
-        action = {**action, "sources": [{"type": "url", "url": page.url} for page in found_pages(result)]}
-    return {**begun, "status": "completed" if result.ok else "failed", "action": action}
-
-
 def begin_events(item: Item, index: int) -> Iterator[Item]:
-    """Yield the events with which a search begins, as the item at an index of the output."""
+    """Yield the events with which a call begins, as the item at an index of the output."""
     place = {"output_index": index}
-    bare = {key: value for key, value in item.items() if key != "action"}
+    bare = {key: value for key, value in item.items() if key not in _ONLY_AT_END}
     yield {"type": "response.output_item.added", **place, "item": bare}
-    for state in ("in_progress", "searching"):
-        yield {"type": f"response.web_search_call.{state}", **place, "item_id": item["id"]}
+    for state in _STATES[item["type"]]:
+        yield {"type": f"response.{item['type']}.{state}", **place, "item_id": item["id"]}
 
 
 def end_events(item: Item, index: int) -> Iterator[Item]:
-    """Yield the events with which a search ends."""
+    """Yield the events with which a call ends."""
     place = {"output_index": index}
     if item["status"] == "completed":
-        yield {"type": "response.web_search_call.completed", **place, "item_id": item["id"]}
+        yield {"type": f"response.{item['type']}.completed", **place, "item_id": item["id"]}
     yield {"type": "response.output_item.done", **place, "item": item}
 
 

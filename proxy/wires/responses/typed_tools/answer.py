@@ -14,9 +14,11 @@ from proxy.json.lenient import loads
 from proxy.wires.responses.reader import CLOSING
 from proxy.wires.responses.typed_tools.table import TypedTool
 from proxy.wires.stream.sse import SSEEvent, SSEParser, encode_event
+from proxy.wires.turn.assembler import is_object
 from proxy.wires.turn.digest import sent_arguments
 
-_CALLS = ("function_call", "custom_tool_call")
+_CUSTOM_CALL = "custom_tool_call"
+_CALLS = ("function_call", _CUSTOM_CALL)
 _NAMED = ("function", "custom")
 
 
@@ -46,6 +48,7 @@ class ResponsesAnswer:
         self._asked = asked
         self._origins = origins
         self._waiting: dict[Any, dict[str, Any]] = {}
+        self._broken: dict[str, Any] | None = None
         self._shift = 0
 
     @property
@@ -72,7 +75,8 @@ class ResponsesAnswer:
     def resource(self, response: Mapping[str, Any]) -> dict[str, Any]:
         changed = dict(response)
         if isinstance(output := response.get("output"), list):
-            changed["output"] = [self._item(item) for item in output]
+            is_cut = response.get("status") == "incomplete"
+            changed["output"] = [self._item(item, is_cut=is_cut) for item in output]
         if isinstance(tools := response.get("tools"), list):
             changed["tools"] = self._tools(tools)
         if "tool_choice" in response and self._asked.get("tool_choice") is not None:
@@ -86,6 +90,20 @@ class ResponsesAnswer:
         told = orjson.dumps(typed.arguments(typed.members(_arguments(arguments)))).decode()
         return arguments if sent_arguments(arguments) == sent_arguments(told) else told
 
+    def as_asked(self, message: bytes) -> bytes:
+        if _CUSTOM_CALL.encode() not in message:
+            return message
+        turn = orjson.loads(message)
+        return orjson.dumps({**turn, "output": list(map(self._as_function, turn["output"]))})
+
+    def _as_function(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
+        origin = self._origins.get(str(item.get("name"))) if item.get("type") == _CUSTOM_CALL else None
+        if origin is None or (typed := origin.typed) is None:
+            return item
+        arguments = orjson.dumps(typed.arguments(item)).decode()
+        kept = {name: item[name] for name in ("call_id", "name", "status") if name in item}
+        return {"type": "function_call", **kept, "arguments": arguments}
+
     def _tools(self, listed: list[Any]) -> list[Any]:
         """Return the client's declarations, functions with the fields that the response has of them."""
         filled = {(tool["type"], tool["name"]): tool for tool in listed if _has_name(tool)}
@@ -95,15 +113,21 @@ class ResponsesAnswer:
             for tool in (declared if isinstance(declared, list) else ())
         ]
 
-    def _item(self, item: Any) -> Any:
-        """Return an item as the client knows it."""
+    def _item(self, item: Any, *, is_cut: bool = False) -> Any:
+        """Return an item as the client knows it; with ``is_cut`` the model did not write all it meant to."""
         origin = self._origin(item)
-        return item if origin is None else _typed_item(item, origin)
+        if origin is None:
+            return item
+        return _typed_item(_ended(item) if is_cut and origin.typed is not None else item, origin)
 
     def _origin(self, item: Any) -> FunctionOrigin | None:
         if not isinstance(item, dict) or item.get("type") not in _CALLS:
             return None
-        return self._origins.get(str(item.get("name")))
+        origin = self._origins.get(str(item.get("name")))
+        if origin is not None and item["type"] == _CUSTOM_CALL:
+            # An upstream may answer with such a call although it was asked with a function.
+            return FunctionOrigin(origin.namespace, origin.name)
+        return origin
 
     # ------------------------------------------------------------ streams
 
@@ -134,18 +158,24 @@ class ResponsesAnswer:
 
     def _changed(self, payload: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield the events for the client in place of one event."""
-        place = payload.get("output_index", payload.get("item_id"))
+        if (broken := self._broken) is not None:
+            self._broken = None
+            is_cut = payload.get("type") == "response.incomplete"
+            yield from self._whole_item({**broken, "item": _ended(broken["item"])} if is_cut else broken)
+        place, item = payload.get("output_index", payload.get("item_id")), payload.get("item")
         match payload.get("type"):
             case "response.output_item.added" | "response.output_item.done" as kind:
-                origin = self._origin(item := payload.get("item"))
+                origin = self._origin(item)
                 if origin is None or origin.typed is None:
                     yield payload if origin is None else {**payload, "item": self._item(item)}
                 elif kind == "response.output_item.added":
                     # The first event may already need the arguments: a patch begins with its path.
                     self._waiting[place] = payload
+                elif item is not None and _ended(item) is not item:
+                    # Some servers end each item as completed. Only what follows tells why this one is broken.
+                    self._broken = payload
                 else:
-                    self._waiting.pop(place, None)
-                    yield from _item_events(payload, origin, origin.typed)
+                    yield from self._whole_item(payload)
             case "response.function_call_arguments.delta" | "response.function_call_arguments.done" as kind:
                 if place not in self._waiting:
                     origin = self._origins.get(str(payload.get("name")))
@@ -157,6 +187,13 @@ class ResponsesAnswer:
                 yield {**payload, "response": self.resource(payload["response"])}
             case _:
                 yield payload
+
+    def _whole_item(self, done: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield all events of the item of a typed tool, from the event that ends it."""
+        self._waiting.pop(done.get("output_index", done.get("item_id")), None)
+        origin = self._origin(done["item"])
+        if origin is not None and origin.typed is not None:
+            yield from _item_events(done, origin, origin.typed)
 
     def _broken_off(self, added: Mapping[str, Any]) -> dict[str, Any]:
         """Return the event that opens an item which has no end."""
@@ -189,6 +226,18 @@ def _typed_item(item: Mapping[str, Any], origin: FunctionOrigin) -> dict[str, An
         **origin.identity,
         **typed.members(arguments),
     }
+
+
+def _ended(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an item as it is if the model was cut off: a call without whole arguments is incomplete.
+
+    vLLM ends it as completed (https://github.com/vllm-project/vllm/issues/57998).
+    """
+    if item.get("type") != "function_call" or item.get("status") == "incomplete":
+        return item
+    arguments = item.get("arguments")
+    is_whole = not isinstance(arguments, str) or is_object(arguments)
+    return item if is_whole else {**item, "status": "incomplete"}
 
 
 def _arguments(text: Any) -> Mapping[str, Any]:

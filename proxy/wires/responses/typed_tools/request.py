@@ -32,7 +32,7 @@ from proxy.wires.typed_tools.functions import (
     FunctionNames,
     UpstreamTypes,
 )
-from proxy.wires.typed_tools.shapes import check_members
+from proxy.wires.typed_tools.shapes import check_members, check_name
 
 _BY_TYPE: Final = {tool.type: tool for tool in TYPED_TOOLS}
 _BY_CALL: Final = {tool.call: tool for tool in TYPED_TOOLS}
@@ -58,7 +58,7 @@ def as_functions(payload: Mapping[str, Any], upstream: UpstreamTypes) -> AsFunct
     :class:`RequestError` (400), which names the field, for a declaration or an item that cannot be read, and
     for a tool that is declared twice.
     """
-    native, crosses, mixes, earlier = upstream
+    native, mixes, earlier = upstream.native, upstream.mixes, upstream.earlier
     if EVERY_TYPE in native and not mixes:
         return None
     brought = orjson.loads(earlier) if earlier else []
@@ -69,9 +69,7 @@ def as_functions(payload: Mapping[str, Any], upstream: UpstreamTypes) -> AsFunct
         passing -= _ACTING
         if _searches(payload, brought):
             passing -= _SEARCHED
-    # Which servers of this dialect take no custom tool is not known.
-    alone = passing if crosses else passing | {CUSTOM}
-    return None if types <= alone else _Request(payload, passing, brought).read()
+    return None if types <= passing else _Request(payload, passing, brought).read()
 
 
 def _searches(payload: Mapping[str, Any], brought: Sequence[Any]) -> bool:
@@ -155,18 +153,27 @@ class _Request:
     def _identities(self, place: str, tool: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         """Yield the place, the group and the name of each function that a declaration means.
 
-        Raises :class:`RequestError` for a declaration that cannot be read.
+        Raises :class:`RequestError` for a declaration that cannot be read, and for a name that the provider
+        refuses, if the name is replaced here: the upstream cannot refuse it.
         """
         kind = tool.get("type")
         if kind in _NAMED:
-            yield f"{place}.name", "", _name(tool, place)
+            name = _name(tool, place)
+            if kind == CUSTOM and CUSTOM not in self._native:
+                check_name(name, f"{place}.name")
+            yield f"{place}.name", "", name
         elif kind == NAMESPACE:
-            group = _text(tool, "name", place)
+            group, is_replaced = _text(tool, "name", place), NAMESPACE not in self._native
+            if is_replaced:
+                check_name(group, f"{place}.name")
             check_members(tool, {"description": str}, place)
             for path, inner in _objects(tool, "tools", f"{place}.", needed=True).items():
                 if inner.get("type") not in _NAMED:
                     raise RequestError(400, f"{path}.type must be function or custom.", param=f"{path}.type")
-                yield f"{path}.name", f"{group}.", _name(inner, path)
+                name = _name(inner, path)
+                if is_replaced:
+                    check_name(name, f"{path}.name")
+                yield f"{path}.name", f"{group}.", name
         elif isinstance(kind, str) and kind in _BY_TYPE:
             if kind not in self._native:
                 check_members(tool, _BY_TYPE[kind].declared, place)
@@ -226,9 +233,13 @@ class _Request:
     def _add(self, place: str, group: str, name: str, tool: Mapping[str, Any], *, is_loaded: bool) -> bool:
         """Add a tool that is not there yet, unless the model has to find it by a search first.
 
+        A tool that the choice names is there from the beginning: a model can be forced to call only what it
+        has.
+
         Return whether it was added.
         """
         waits = self._defers and tool.get("defer_loading") is True and not is_loaded
+        waits = waits and not self._is_chosen(group, name)
         if waits or (group, name) in self._offered:
             return False
         if self._defers:
@@ -269,6 +280,24 @@ class _Request:
         if len(found) == 1:
             return found[0]
         return {"type": "allowed_tools", "mode": "required", "tools": found}
+
+    def _is_chosen(self, group: str, name: str) -> bool:
+        """Return whether the choice names a tool of the client's, alone or with its namespace."""
+        return not self._choosable.isdisjoint(((group, ""), (group, name), ("", name)))
+
+    @cached_property
+    def _choosable(self) -> frozenset[tuple[str, str]]:
+        """What the choice names: ``("", NAME)`` and ``(NAMESPACE., NAME)``, and ``(NAMESPACE., "")`` for all
+        tools of a namespace."""
+        choice = self._payload.get("tool_choice")
+        listed = choice.get("tools") if isinstance(choice, dict) else None
+        found = set()
+        for tool in [choice, *(listed if isinstance(listed, list) else ())]:
+            if isinstance(tool, dict) and isinstance(name := tool.get("name"), str):
+                space = tool.get("namespace")
+                group = f"{space}." if isinstance(space, str) and space else ""
+                found.add((f"{name}.", "") if tool.get("type") == NAMESPACE else (group, name))
+        return frozenset(found)
 
     def _chosen(self, tool: Any, place: str) -> list[Any]:
         """Return the functions that an element of a choice means."""

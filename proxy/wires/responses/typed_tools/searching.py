@@ -12,6 +12,7 @@ from typing import Any, Final
 from proxy.base.events import SEARCH_TOOLS, ToolCall, ToolDefinition, ToolResult
 from proxy.base.values import value_class
 from proxy.wires.chosen import chooses
+from proxy.wires.hosted.forms import CallForm
 from proxy.wires.responses.items import own_item_id
 from proxy.wires.responses.typed_tools.answer import ResponsesAnswer
 from proxy.wires.responses.typed_tools.request import as_functions
@@ -33,13 +34,13 @@ class _Declared:
     namespace: Mapping[str, Any] | None = None
 
 
-class _Form:
+class _Form(CallForm):
     """Shows searches as OpenAI's API does."""
 
     def __init__(self, declared: Mapping[str, _Declared]) -> None:
         self._declared = declared
 
-    def shown(self, call: ToolCall, result: ToolResult) -> Sequence[Item]:
+    def ended(self, begun: Item | None, call: ToolCall, result: ToolResult) -> Sequence[Item]:
         tools = self._tools(found_in(result))
         server = {"call_id": None, "execution": "server"}
         return [

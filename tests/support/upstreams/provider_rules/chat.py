@@ -9,14 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from provider_rules.rule import Asked, Body, Fault, Rule, fits, length_of, unknown
-from provider_rules.tools import (
-    count_faults,
-    name_faults,
-    root_faults,
-    schema_faults,
-    strict_faults,
-    twice,
-)
+from provider_rules.tools import count_faults, name_faults, root_faults, schema_faults, strict_faults, twice
 
 PLAIN = ("gpt-4*", "gpt-3.5*", "chatgpt-4o*", "gpt-5-chat*")
 """OpenAI's models without reasoning."""

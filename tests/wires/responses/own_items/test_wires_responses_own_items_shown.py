@@ -13,11 +13,7 @@ from responses_rig import HIDDEN, OURS, WIRE, play, writer_of
 from responses_script import function, function_call, message, reasoning, turn
 
 from proxy.base.events import FinishReason
-from proxy.wires.client_port import (
-    CarriedTurn,
-    ClientView,
-    StreamWriter,
-)
+from proxy.wires.client_port import CarriedTurn, ClientView, StreamWriter
 from proxy.wires.responses.items import is_ours, sealed_turn, sealed_turn_item, without_sealed_turns
 from proxy.wires.responses.reader import ResponsesTurnReader
 from proxy.wires.responses.reply import ResponsesReplyWriter
