@@ -26,7 +26,7 @@ from proxy.relay.offering.deferred import (
     with_room_for,
 )
 from proxy.relay.offering.hosted import serving_tools, shown_with
-from proxy.relay.offering.programs import ProgramRules, less
+from proxy.relay.offering.programs import ProgramRules
 from proxy.relay.offering.tool_limits import ANY_TOOLS, ToolLimits, too_many
 from proxy.tools.access.catalog import Selection
 from proxy.tools.access.policy import Policy
@@ -223,18 +223,13 @@ def decide(
         if not replaced or not limits.takes:
             return replace(nothing, withheld={**withheld, **{spec.name: obstacle for spec in chosen}})
         chosen = []
-    # A tool is offered once, under the name that the client knows.
     renamed = {**replaced, **hosted}
-    declared = {spec.name for spec in renamed.values()} - client_names
-    chosen = [spec for spec in chosen if spec.name not in declared]
-    clashing = {spec.name for spec in chosen if spec.name in client_names}
-    chosen = [spec for spec in chosen if spec.name not in clashing]
+    chosen, clashing = _named_once(chosen, renamed, client_names)
     finder = selection.catalog.get(SEARCH_TOOLS) if SEARCH_TOOLS not in client_names else None
     found, left_out = _with_room(chosen, finder, request, rules.search, limits, search)
-    if rules.programs.mode != "off" and not (nested or search or RUN_PROGRAM in client_names):
-        program = selection.catalog.get(RUN_PROGRAM)
-        found = rules.programs.offered(found, chosen, program, request.forced or ())
-        left_out = less(left_out, found.specs)
+    program = None if nested or search or RUN_PROGRAM in client_names else rules.programs.tool(selection)
+    if program is not None:
+        found, left_out = rules.programs.offered(found, left_out, chosen, program, request.forced or ())
     left_out |= dict.fromkeys(clashing, "the client declared a function of this name")
     ours = {**{spec.name: spec for spec in found.specs}, **renamed}
     made = replace(
@@ -252,6 +247,19 @@ def decide(
     if search is not None:
         made = made.with_loaded([name for name in search.deferred if name in (request.forced or ())])
     return made if limits.strict else made.loosened()
+
+
+def _named_once(
+    chosen: Sequence[ToolSpec], renamed: Mapping[str, ToolSpec], client_names: frozenset[str]
+) -> tuple[list[ToolSpec], set[str]]:
+    """Return the tools that are offered by their ids, and the ids that the client declared as its own.
+
+    A tool is offered once, under the name that the client knows.
+    """
+    declared = {spec.name for spec in renamed.values()} - client_names
+    left = [spec for spec in chosen if spec.name not in declared]
+    clashing = {spec.name for spec in left if spec.name in client_names}
+    return [spec for spec in left if spec.name not in clashing], clashing
 
 
 def _nothing(request: ClientRequest, limits: ToolLimits, search: ClientSearch | None, of: Offer) -> Offer:

@@ -1,14 +1,15 @@
 """Programs: whether a request offers them, and how their tool describes the tools that a program can call."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal
 
 import orjson
 from msgspec import Struct
 
-from proxy.base.events import PROXY_TOOLS, ToolDefinition, ToolDefinitions
+from proxy.base.events import PROXY_TOOLS, RUN_PROGRAM, ToolDefinition, ToolDefinitions
 from proxy.relay.offering.deferred import OfferedTools, SearchRules
+from proxy.tools.access.catalog import Selection
 from proxy.tools.agents.agent import is_agent
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.programs.stubs import stubs
@@ -31,27 +32,28 @@ class ProgramRules(Struct, frozen=True):
     mode: ProgramMode = "off"
     search: SearchRules = SearchRules()
 
+    def tool(self, selection: Selection) -> ToolSpec | None:
+        """Return the tool that runs programs, ``None`` if they are off."""
+        return None if self.mode == "off" else selection.catalog.get(RUN_PROGRAM)
+
     def offered(
         self,
         found: OfferedTools,
+        left_out: dict[str, str],
         tools: Sequence[ToolSpec],
-        program: ToolSpec | None,
+        program: ToolSpec,
         forced: Collection[str],
-    ) -> OfferedTools:
-        """Return what a request offers if its model may write programs; see :func:`with_program`.
+    ) -> tuple[OfferedTools, dict[str, str]]:
+        """Return what a request offers if its model may write programs, and the tools that are left out.
 
-        ``program`` is the tool that runs them, if there is one.
+        ``found`` and ``left_out`` are the same without programs; see :func:`with_program`.
         """
         searches = bool(found.deferred.tools) or self.search.many(tools, None)
-        if program is None or (self.mode == "auto" and not searches):
-            return found
-        return with_program(found, tools, program, forced)
-
-
-def less(left_out: Mapping[str, str], specs: Sequence[ToolSpec]) -> dict[str, str]:
-    """Return why tools are left out, without those that are offered after all."""
-    offered = {spec.name for spec in specs}
-    return {name: why for name, why in left_out.items() if name not in offered}
+        if self.mode == "auto" and not searches:
+            return found, left_out
+        made = with_program(found, tools, program, forced)
+        offered = {spec.name for spec in made.specs}
+        return made, {name: why for name, why in left_out.items() if name not in offered}
 
 
 def is_callable(spec: ToolSpec) -> bool:
