@@ -17,6 +17,10 @@ from proxy.base.values import value_class
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
+Speaker = Literal["client", "result", "model"]
+"""Who brought a text into a conversation: the client, the result of a call, or the model."""
+Spoken = tuple[Speaker, str]
+
 Loss = Literal["unneeded", "omitted", "refused"]
 """What another dialect does about something that it cannot express.
 

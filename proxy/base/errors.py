@@ -24,6 +24,8 @@ ToolErrorCode = Literal[
     "redaction_missing",
     "budget_exhausted",
     "cancelled",
+    "url_not_in_prior_context",
+    "url_not_allowed",
 ]
 """The error codes of tool results; the model reads them (rule T3)."""
 

@@ -475,11 +475,13 @@ class ToolsConfig(Section):
         json_schema_extra={"example": 'get_weather = "core__get_weather"'},
     )
 
-    hosted: dict[Literal["web_search"], Annotated[str, Field(min_length=1, max_length=128)]] = Field(
-        default={},
-        description="Server tools that run what a client declares as its provider's own tool, if the "
-        "upstream does not run it (upstreams.*.native): web_search.",
-        json_schema_extra={"example": 'web_search = "web__search"'},
+    hosted: dict[Literal["web_search", "web_fetch"], Annotated[str, Field(min_length=1, max_length=128)]] = (
+        Field(
+            default={},
+            description="Server tools that run what a client declares as its provider's own tool, if the "
+            "upstream does not run it (upstreams.*.native): web_search, web_fetch.",
+            json_schema_extra={"example": 'web_search = "web__search"'},
+        )
     )
 
     prices: ToolPrices = Field(

@@ -11,7 +11,7 @@ from proxy.relay.body import Body
 from proxy.relay.memory.idempotency import NO_ATTEMPT, Attempt
 from proxy.relay.memory.local import LocalResponses
 from proxy.relay.nested import Nested
-from proxy.relay.offering.offer import Wanted
+from proxy.relay.offering.wanted import Wanted
 from proxy.relay.routing.router import Route, Router
 from proxy.tools.access.catalog import Selection
 from proxy.tools.access.policy import Policy

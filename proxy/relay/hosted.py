@@ -1,48 +1,57 @@
 """Lets server tools run the tools that a client declares as its provider's own."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from proxy.relay.ask import Ask
 from proxy.relay.offering.hosted import own_name
+from proxy.relay.offering.offer import OfferRules
 from proxy.relay.routing.router import Route
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.hosted.tools import HostedTool
 from proxy.wires.typed_tools.functions import EVERY_TYPE
 
 
-def with_hosted(ask: Ask, route: Route, request: ClientRequest, serving: Mapping[str, str]) -> ClientRequest:
+def with_hosted(ask: Ask, route: Route, request: ClientRequest, rules: OfferRules) -> ClientRequest:
     """Return the request in which server tools run the provider's tools that the upstream does not run.
 
-    ``serving`` are the ids of the server tools by what they serve.  What nobody serves, or only a tool that
+    What nobody serves, or only a tool that
     the caller may not use, stays as the client declared it.  Raise
     :class:`~proxy.base.errors.RequestError` for a declaration that cannot be read, or not be served so.
     """
-    if not serving or not (declared := ask.wire.hosted_tools(ask.body.payload)):
+    if not rules.hosted or not (declared := ask.wire.hosted_tools(ask.body.payload)):
         return request
     offered = ask.access.permissions.selections[route.served.upstream.name].offered
     available = {spec.name: spec for spec in offered}
-    served: dict[int, tuple[HostedTool, str]] = {}
+    served: list[tuple[HostedTool, str]] = []
+    places: set[int] = set()
     for place, tool in declared.items():
-        target = serving.get(tool.kind, "")
-        if target not in available or _is_native(tool, route):
+        if _is_native(tool, route):
             continue
-        tool.check(available[target].parameters.get("properties", {}), target)
-        served[place] = (tool, target)
+        found = [
+            (one, target)
+            for one in (tool, tool.beside)
+            if one is not None and (target := rules.hosted.get(one.kind, "")) in available
+        ]
+        if not found or found[0][0] is not tool:
+            continue
+        for one, target in found:
+            one.check(available[target].parameters.get("properties", {}), target)
+        places.add(place)
+        served += [(one.knowing(rules.known_hosts), target) for one, target in found]
     if not served:
         return request
-    tools = [tool for tool, _ in served.values()]
-    names = [tool.declared.get("name") for tool in tools]  # They may be of any type.
+    names = [tool.declared.get("name") for tool, _ in served]  # They may be of any type.
     changes: dict[str, Any] = {
-        "chosen": request.chosen.serving(served),
+        "chosen": request.chosen.serving(places, served),
         "declared": [name for name in request.declared if name not in names],
     }
     if request.forced is not None:
         # A choice by type may be of the client's function that has this name; then both may be meant.
         called = {
             str(tool.declared.get("type")): own_name(tool, id_, changes["declared"])
-            for tool, id_ in served.values()
+            for tool, id_ in served
+            if tool.declared
         }
         mine = request.forced.difference(called).union(request.forced.intersection(changes["declared"]))
         changes["forced"] = mine.union([called[name] for name in request.forced if name in called])

@@ -26,16 +26,11 @@ from proxy.relay.memory.idempotency import repeat_of
 from proxy.relay.memory.prompt_hash import prompt_hash
 from proxy.relay.memory.references import item_not_found
 from proxy.relay.nested import AgentAsking, Purse
+from proxy.relay.offering.hosted import Containing, contained_tools
 from proxy.relay.offering.narrowing import with_required_approvals
-from proxy.relay.offering.offer import (
-    Offer,
-    OfferRules,
-    Offers,
-    Wanted,
-    guard,
-    is_reserved,
-)
+from proxy.relay.offering.offer import Offer, OfferRules, Offers, guard, is_reserved
 from proxy.relay.offering.tool_limits import NO_TOOLS, ToolLimits, limits_of
+from proxy.relay.offering.wanted import Wanted
 from proxy.relay.passing.metering import price_of
 from proxy.relay.ports import port_of, text_call_rules
 from proxy.relay.routing.fallback import Candidates
@@ -156,6 +151,7 @@ class Planner:
         self._prices = prices
         self._settings = settings
         self._offers = Offers(settings.offer)
+        self._containing = Containing()
 
     def routes_that_offer(
         self,
@@ -207,7 +203,7 @@ class Planner:
             route.wire
             or with_functions(ask, route)[1] is not None
             or self._offers.decide(
-                with_hosted(ask, route, request, self._settings.offer.hosted),
+                with_hosted(ask, route, request, self._settings.offer),
                 ask.access.permissions.selections[route.served.upstream.name],
                 ask.options.wanted,
                 limits=self._limits(route, ask.wire),
@@ -268,7 +264,7 @@ class Planner:
         Return an upstream instead if the request has to be planned again for it: it has the conversation, or
         the response before has tools that the request does not name.
         """
-        request = with_hosted(ask, route, ask.wire.parse(ask.body.payload), self._settings.offer.hosted)
+        request = with_hosted(ask, route, ask.wire.parse(ask.body.payload), self._settings.offer)
         if route.wire:
             answer = ask.wire.load_answer(ask.body.payload)
             if answer is not None:
@@ -434,6 +430,8 @@ class Planner:
             permissions.selections[upstream],
             draft.offer,
         )
+        if contained := contained_tools(offer.names, offer.shown, selection.catalog):
+            policy = self._containing.of(policy, contained)
         if offer.asked:
             policy, selection = with_required_approvals(policy, selection, offer.asked)
         if offer.deferred.tools:

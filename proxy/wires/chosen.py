@@ -118,11 +118,11 @@ class Chosen(Struct, frozen=True):
     def __bool__(self) -> bool:
         return bool(self.places)
 
-    def serving(self, hosted: Mapping[int, tuple[HostedTool, str]]) -> "Chosen":
-        """Return the same, with these elements of ``tools`` run by server tools, by their positions."""
+    def serving(self, at: Collection[int], hosted: Sequence[tuple[HostedTool, str]]) -> "Chosen":
+        """Return the same, with the elements of ``tools`` at these positions run by server tools."""
         places = dict(self.places)
-        places["tools"] = places.get("tools", frozenset()).union(hosted)
-        return replace(self, places=tuple(places.items()), hosted=tuple(hosted.values()))
+        places["tools"] = places.get("tools", frozenset()).union(at)
+        return replace(self, places=tuple(places.items()), hosted=tuple(hosted))
 
     @property
     def labels(self) -> frozenset[str]:

@@ -287,6 +287,9 @@ class _CrossedBody(TranslatedBody):
     def render(self, edits: Edits) -> bytes:
         return self._upstream_body(edits).render(self._theirs(edits))
 
+    def history(self, edits: Edits) -> bytes:
+        return self._own.render(self._own_edits(edits))
+
     def restore(self, position: int, payload: bytes, *, needed: bool) -> RestoredMessages:
         self._natives.restore(payload)
         return super().restore(position, payload, needed=needed)

@@ -75,6 +75,10 @@ class RequestBody(ABC):
     def render(self, edits: Edits) -> bytes:
         """Return the body of the next upstream request."""
 
+    def history(self, edits: Edits) -> bytes:
+        """Return a request in the client's dialect with the whole conversation so far."""
+        return self.render(edits)
+
     @abstractmethod
     def recover(self, edits: Edits, message: str, code: str | None) -> Edits | None:
         """Return the edits after an upstream's error; ``None`` if no retry may succeed."""
@@ -201,6 +205,10 @@ class BodyEditor:
     def render(self) -> bytes:
         """See :meth:`RequestBody.render`."""
         return self.body.render(self.edits)
+
+    def history(self) -> bytes:
+        """See :meth:`RequestBody.history`."""
+        return self.body.history(self.edits)
 
     def recover(self, message: str, code: str | None) -> bool:
         """Change what the upstream refused with this error. Returns whether a retry may succeed."""

@@ -1,12 +1,12 @@
 """A dialect that clients speak to the proxy and the proxy speaks to upstreams."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import orjson
 
-from proxy.base.conversation import Message
+from proxy.base.conversation import Message, Spoken
 from proxy.wires.approving.shown import ApprovalForm
 from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
@@ -105,6 +105,13 @@ class Wire(UpstreamPort):
         Raises :class:`~proxy.base.errors.RequestError` for a declaration that cannot be read.
         """
         return {}
+
+    def spoken(self, payload: Mapping[str, Any]) -> Iterator[Spoken]:
+        """Yield the texts of a request's conversation in their order, by who brought them.
+
+        In a dialect whose clients cannot declare a fetch of pages there are none.
+        """
+        return iter(())
 
     def with_search(self, payload: Mapping[str, Any], upstream: UpstreamTypes) -> AsFunctions | None:
         """Return a request whose deferred tools the model finds by the proxy's search.

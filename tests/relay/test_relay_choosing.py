@@ -7,7 +7,8 @@ import pytest
 from proxy.base.errors import RequestError
 from proxy.records.rows import ToolEffect
 from proxy.relay.offering.choosing import Choice, choose
-from proxy.relay.offering.offer import Offer, OfferRules, decide, parse_wanted
+from proxy.relay.offering.offer import Offer, OfferRules, decide
+from proxy.relay.offering.wanted import parse_wanted
 from proxy.tools.access.catalog import Catalog, Selection
 from proxy.tools.contract.spec import ToolOrigin, ToolSpec
 from proxy.wires.chat.wire import ChatWire

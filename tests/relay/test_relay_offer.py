@@ -14,14 +14,13 @@ from proxy.relay.offering.offer import (
     Offer,
     OfferRules,
     Offers,
-    Wanted,
     decide,
     guard,
     guarded_names,
     is_reserved,
-    parse_wanted,
 )
 from proxy.relay.offering.tool_limits import ANY_TOOLS, NO_TOOLS, ToolLimits
+from proxy.relay.offering.wanted import Wanted, parse_wanted
 from proxy.tools.access.catalog import Catalog, Selection
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec

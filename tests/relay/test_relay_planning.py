@@ -17,7 +17,7 @@ from proxy.http.headers import Headers
 from proxy.http.secrets import Secrets
 from proxy.relay.ask import Access, Ask, Identity, RequestHead, RequestOptions, UpstreamPermissions
 from proxy.relay.body import Body
-from proxy.relay.offering.offer import Wanted
+from proxy.relay.offering.wanted import Wanted
 from proxy.relay.routing.router import Route, Router
 from proxy.relay.starting.runs import Runs
 from proxy.toolbox.clock import FixedClock

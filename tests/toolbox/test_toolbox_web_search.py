@@ -17,9 +17,9 @@ from proxy.base.errors import ToolFailure
 from proxy.toolbox.clock import FixedClock
 from proxy.toolbox.web.engines import ENGINES, TOKEN_HEADERS
 from proxy.toolbox.web.provider import web_provider
-from proxy.toolbox.web.search import fits_domain
 from proxy.tools.access.credentials import CredentialBroker, StaticToken
 from proxy.tools.access.egress import EgressPool
+from proxy.tools.access.hosts import fits_domain
 from proxy.tools.contract.capabilities import Capabilities
 from proxy.tools.contract.provider import ArgumentsInvalid, CallContext
 from proxy.tools.contract.redaction import redact_output

@@ -14,7 +14,7 @@ from proxy.base.errors import StoreError
 from proxy.http.rules import HeaderRules
 from proxy.relay.ask import Ask
 from proxy.relay.memory.idempotency import Attempt
-from proxy.relay.offering.offer import Wanted
+from proxy.relay.offering.wanted import Wanted
 from proxy.wires.client_port import Trace
 from proxy.wires.registry.hosted_tools import acting_tool
 from proxy.wires.registry.requests import conversation_of

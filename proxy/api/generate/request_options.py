@@ -14,7 +14,7 @@ from proxy.records.approvals import APPROVAL_ID
 from proxy.relay.approvals.decisions import Verdict
 from proxy.relay.ask import RequestOptions
 from proxy.relay.memory.idempotency import NO_ATTEMPT, Attempt
-from proxy.relay.offering.offer import parse_wanted
+from proxy.relay.offering.wanted import parse_wanted
 from proxy.server.auth.permissions import TRACES
 from proxy.server.messages.heads.head import Head
 from proxy.wires.client_port import Trace

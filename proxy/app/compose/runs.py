@@ -67,6 +67,7 @@ def create_runs(
                 inject=config.tools.inject,
                 aliases=dict(config.tools.aliases),
                 hosted={str(kind): target for kind, target in config.tools.hosted.items()},
+                known_hosts=_known_hosts(config),
                 search=search_rules(config),
                 programs=ProgramRules(config.tools.programs, search_rules(config)),
             ),
@@ -139,6 +140,13 @@ def _commits(services: Services) -> CommitWaiter:
         shared=config.server.workers > 1 or config.store.url.startswith("postgres"),
         late=services.instruments.hooks.late,
     )
+
+
+def _known_hosts(config: Config) -> tuple[str, ...]:
+    """Return the hosts whose pages the provider's fetch may open although nobody has mentioned them: those
+    that the operator names for pages, in full."""
+    serves = config.tools.hosted.get("web_fetch") == "web__fetch_page"
+    return tuple(host for host in config.tools.web_hosts if "*" not in host) if serves else ()
 
 
 def _prices(config: Config) -> Prices:

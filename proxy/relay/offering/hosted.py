@@ -1,11 +1,20 @@
 """The server tools of an offer that run tools of the provider."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Final
 
+from proxy.base.caches import Memo
 from proxy.base.events import ToolDefinitions
+from proxy.tools.access.catalog import Catalog
+from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
+from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientRequest
-from proxy.wires.hosted.tools import HostedTool
+from proxy.wires.hosted.tools import URL_ARGUMENTS, HostedTool
+
+_MOST_BYTES: Final = 4 << 20
+_POLICY_BYTES: Final = 8000
 
 
 def serving_tools(
@@ -33,3 +42,31 @@ def own_name(tool: HostedTool, target: str, declared: Collection[str]) -> str:
 def shown_with(shown: ToolDefinitions, hosted: Mapping[str, ToolSpec]) -> ToolDefinitions:
     """Add the server tools that run tools of the provider to the tools that a model is shown."""
     return shown.followed_by(spec.definition(name) for name, spec in hosted.items()) if hosted else shown
+
+
+def contained_tools(names: Mapping[str, str], shown: ShownTools, catalog: Catalog) -> frozenset[str]:
+    """Return the ids of the server tools whose calls can send nothing to a place that the model made up.
+
+    A fetch gets an address only if it occurred in the conversation, and a search asks one engine, unless its
+    server tool takes addresses.  ``names`` maps the names that models use to ids.
+    """
+    return frozenset(
+        id_
+        for name, tool in shown.hosted.items()
+        if (spec := catalog.get(id_ := names.get(name, ""))) is not None
+        and (tool.pages is not None or spec.parameters.get("properties", {}).keys().isdisjoint(URL_ARGUMENTS))
+    )
+
+
+class Containing:
+    """Makes policies whose :attr:`~proxy.tools.access.policy.Policy.contained` has these tools, each once."""
+
+    def __init__(self) -> None:
+        self._known: Memo[tuple[Policy, frozenset[str]], Policy] = Memo(
+            "containing_policies", _MOST_BYTES, lambda _, __: _POLICY_BYTES
+        )
+
+    def of(self, policy: Policy, contained: frozenset[str]) -> Policy:
+        """Return the policy with these tools, the same object each time."""
+        known = self._known.get((policy, contained))
+        return known or self._known.put((policy, contained), replace(policy, contained=contained))

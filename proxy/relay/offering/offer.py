@@ -28,6 +28,7 @@ from proxy.relay.offering.deferred import (
 from proxy.relay.offering.hosted import serving_tools, shown_with
 from proxy.relay.offering.programs import ProgramRules
 from proxy.relay.offering.tool_limits import ANY_TOOLS, ToolLimits, too_many
+from proxy.relay.offering.wanted import Wanted
 from proxy.tools.access.catalog import Selection
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
@@ -36,46 +37,21 @@ from proxy.wires.client_port import ClientRequest
 from proxy.wires.typed_tools.searching import ClientSearch
 
 RESERVED_PREFIX = "core__"
+_NONE_BUT = f"{TOOLS} is none, but the body {{}}. Leave one of the two out."
 _MAX_BYTES = 16 << 20
 """The most bytes of offers that are cached for a catalog: a few for each selection, and selections are
 few."""
 
 
-class Wanted(Struct, frozen=True):
-    """The tools that a client chose with ``x-toolrelay-tools`` or in its body: none, all, or names.
-
-    ``param`` is the field of that choice.
-    """
-
-    every: bool = False
-    names: tuple[str, ...] = ()
-    param: str = TOOLS
-
-
-def parse_wanted(header: str | None) -> Wanted | None:
-    """Parse ``x-toolrelay-tools``; return ``None`` if the client did not send it.
-
-    Raise :class:`RequestError` for a header that names nothing.
-    """
-    if header is None:
-        return None
-    names = tuple(dict.fromkeys(name.strip() for name in header.split(",") if name.strip()))
-    if not names:
-        raise RequestError(400, f"{TOOLS} must be none, all or a list of tool names.", param=TOOLS)
-    if names == ("none",):
-        return Wanted()
-    if names == ("all",):
-        return Wanted(every=True)
-    return Wanted(names=names)
-
-
 class OfferRules(Struct, frozen=True):
-    """The operator's settings: whether tools are injected unasked, the aliases of tools, the tools that serve
-    the provider's own (``hosted``), tool search, and programs."""
+    """The operator's settings: whether tools are injected unasked, their aliases, the tools that serve the
+    provider's own (``hosted``), hosts whose pages such a fetch may open unmentioned, tool search, and
+    programs."""
 
     inject: bool = True
     aliases: Mapping[str, str] = msgspec.field(default_factory=dict)
     hosted: Mapping[str, str] = msgspec.field(default_factory=dict)
+    known_hosts: tuple[str, ...] = ()
     search: SearchRules = SearchRules()
     programs: ProgramRules = ProgramRules()
 
@@ -211,6 +187,7 @@ def decide(
     wanted, shown, asked = _with_body(request, selection, wanted)
     nothing = _nothing(request, limits, search, Offer(withheld=withheld, shown=shown))
     if wanted is not None and not wanted.every and not wanted.names:
+        _refuse_hosted(request)
         return nothing
     chosen = _chosen(available, rules, wanted)
     replaced = _replaced(request, available, rules)
@@ -338,12 +315,15 @@ def _joined(choice: Choice, wanted: Wanted | None) -> Wanted:
     if wanted.every:
         return wanted
     if not wanted.names:
-        raise RequestError(
-            400,
-            f"{TOOLS} is none, but the body chooses server tools. Leave one of the two out.",
-            param=TOOLS,
-        )
+        raise RequestError(400, _NONE_BUT.format("chooses server tools"), param=TOOLS)
     return Wanted(names=tuple(sorted(choice.ids.union(wanted.names))))
+
+
+def _refuse_hosted(request: ClientRequest) -> None:
+    """Raise :class:`RequestError` if a request without server tools declares a provider's tool that needs
+    one."""
+    if request.chosen.hosted:
+        raise RequestError(400, _NONE_BUT.format(f"declares {request.chosen.hosted[0][0].kind}"), param=TOOLS)
 
 
 def is_reserved(name: str, offer: Offer, request: ClientRequest) -> bool:

@@ -173,8 +173,9 @@ class TurnProgress(Struct):
     tools.  ``waiting`` are the approvals that its calls
     wait for, by the indices of the calls; ``of_agents`` are those that its calls of agents wait for.
     ``granted`` are the grants that let other calls run.  ``asks_by_call`` says that the client is asked by
-    calls of a function.  ``text_sent_back`` is the answer's text as the client will send it back; it is empty
-    if the client was asked in text.
+    calls of a function.  ``checked`` says that the limits of the provider's tools were applied to its calls.
+    ``text_sent_back`` is the answer's text as the client will send it back; it is empty if the client was
+    asked in text.
     """
 
     started_at: float = 0.0
@@ -188,6 +189,7 @@ class TurnProgress(Struct):
     of_agents: dict[int, Sequence[Approval]] = {}
     granted: dict[int, GrantedCall] = {}
     asks_by_call: bool = False
+    checked: bool = False
     text_sent_back: str = ""
 
     @property
@@ -208,13 +210,15 @@ class Outcome(Struct):
 
     ``reader`` has the turn that was read last, ``None`` before the first.  ``turns_told`` is the last turn
     that the observers know.  ``finish_reason`` is the one that the client got.  ``has_data_for_next_request``
-    says that the record gets data for the client's next request.
+    says that the record gets data for the client's next request.  ``found`` are texts of searches and
+    pages, whose addresses may be fetched.
     """
 
     reader: TurnReader | None = None
     turns_told: int = 0
     finish_reason: str | None = None
     has_data_for_next_request: bool = False
+    found: list[str] = []
     _earlier: set[str] = set()
 
     def read_by(self, reader: TurnReader) -> TurnReader:

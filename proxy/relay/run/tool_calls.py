@@ -18,19 +18,26 @@ from proxy.relay.base import RunEvents, RunSettings
 from proxy.relay.offering.narrowing import offered_only
 from proxy.relay.offering.offer import Offer, guarded_names
 from proxy.relay.run.approver import Approver
+from proxy.relay.run.hosted.found import note_found
+from proxy.relay.run.hosted.limits import (
+    bound_arguments,
+    declared_tool,
+    is_used_up,
+    limited,
+    refused_calls,
+    with_arguments,
+)
 from proxy.relay.run.job import Job
 from proxy.relay.run.keepalive import Notifier, with_keepalive
 from proxy.relay.run.parents import Parents, can_hold_turn, has_runs
-from proxy.relay.run.run import AskApproval, CallModel, Command, RunTools, failed_result
+from proxy.relay.run.run import AskApproval, CallModel, Command, RunTools
 from proxy.relay.run.state import State
 from proxy.relay.run_memory import RunMemory
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.running.runner import Runner
 from proxy.tools.searching.listing import Searches
-from proxy.wires.hosted.tools import found_pages
 from proxy.wires.typed_tools.searching import found_in
-from proxy.wires.upstream_port import CitingPort
 
 _NARROWED_BYTES = 16 << 20
 
@@ -66,12 +73,16 @@ class ToolCalls:
 
         The client's connection is kept alive meanwhile.
         """
-        calls = [_bound(state, call) for call in command.calls]
+        refused = await self._check(job, state, state.run.turn.undecided or RunTools(command.calls))
+        over = {result.call_id for result in refused}
+        calls = [_bound(state, call) for call in command.calls if call.call_id not in over]
+        if not calls:
+            return state.run.decided(frozenset(), refused=refused)
         deciding = self._approver.decide(job, calls)
         approved = await with_keepalive(deciding, self._settings.keepalive_s, state.output.keep_alive)
         left = [call for call in calls if call.index not in approved]
         if not (left and job.can_ask):
-            return state.run.decided(approved)
+            return state.run.decided(approved, refused=refused)
         nested = job.client.ask.nested
         asking = self._approvals.ask(
             left,
@@ -87,7 +98,15 @@ class ToolCalls:
         )
         asked = await with_keepalive(asking, self._settings.keepalive_s, state.output.keep_alive)
         state.turn.waiting, state.turn.granted = dict(asked.waiting), dict(asked.granted)
-        return state.run.decided(approved, frozenset(asked.waiting), asked.refused)
+        return state.run.decided(approved, frozenset(asked.waiting), [*asked.refused, *refused])
+
+    @staticmethod
+    async def _check(job: Job, state: State, command: RunTools) -> list[ToolResult]:
+        """Return the results of calls of the provider's tools that may not run; once in each turn."""
+        if state.turn.checked:
+            return []
+        state.turn.checked = True
+        return await refused_calls(job, state, command.calls)
 
     async def run(self, job: Job, state: State, command: RunTools) -> Command:
         """Run the turn's calls, show them as far as the client asked for it, and keep the stream alive.
@@ -95,13 +114,16 @@ class ToolCalls:
         Return the run's next command, after the run got the results.
         """
         run, output = state.run, state.output
-        command = _within_uses(state, command)
+        if refused := await self._check(job, state, command):
+            over = {result.call_id for result in refused}
+            left = tuple(call for call in command.calls if call.call_id not in over)
+            command = structs.replace(command, calls=left, refused=(*command.refused, *refused))
         calls = [_to_run(job, state, call) for call in command.calls]
         shown = _ShownCalls(state, command, partial(self._tell, job))
         # Before the tools run, the client gets the text and its own part of this turn.
         await output.send(output.writer.turn_ended("hidden" if not run.client_calls else "suspended"))
         for result in command.refused:
-            shown.finished(call := run.call_of(result), result)
+            shown.finished(call := run.call_of(result), with_arguments(state, call, result))
             await self._refuse(job, state, call, result)
         if any(call.name == RUN_PROGRAM or _has_effect(state.tools.catalog.get(call.name)) for call in calls):
             state.tools.effects = True
@@ -133,13 +155,14 @@ class ToolCalls:
             _show_found(job, state, calls, results)
         shown.all_finished()
         await shown.show(False)
-        _cite(job, state, command, results)
+        results = [limited(state, call, result) for call, result in zip(calls, results, strict=True)]
+        note_found(job, state, zip(command.calls, results, strict=True))
         return self._take_results(job, state, [*results, *command.refused])
 
     def _done(self, state: State, shown: "_ShownCalls", call: ToolCall, result: ToolResult) -> None:
         """Count what a call cost, and show its result."""
         state.run.paid(result.cost)
-        shown.finished(call, self._approvals.marked(call.name, result))
+        shown.finished(call, limited(state, call, self._approvals.marked(call.name, result)))
 
     def _searching(self, state: State) -> AbstractContextManager[None]:
         """Let the run search the tools that its model is not shown, if there are any."""
@@ -291,43 +314,10 @@ def _to_run(job: Job, state: State, call: ToolCall) -> ToolCall:
 def _bound(state: State, call: ToolCall, native: str = "") -> ToolCall:
     """Return a call with the id of its tool, and with the arguments that the client's declaration sets."""
     made = call.to_run(state.tools.id_of(call.name), native)
-    tool = state.tools.offer.shown.hosted.get(call.name)
-    spec = state.tools.catalog.get(made.name)
-    if tool is None or spec is None:
-        return made
-    return replace(made, arguments=tool.arguments(made.arguments, spec.parameters.get("properties", {})))
-
-
-def _cite(job: Job, state: State, command: RunTools, results: Sequence[ToolResult]) -> None:
-    """Let the answer cite the pages that its searches found, if the client declared its provider's search."""
-    port, hosted = job.upstream.port, state.tools.offer.shown.hosted
-    if hosted and isinstance(port, CitingPort):
-        theirs = {call.call_id for call in command.calls if call.name in hosted}
-        for result in results:
-            if result.call_id in theirs:
-                port.cite(found_pages(result))
-
-
-def _within_uses(state: State, command: RunTools) -> RunTools:
-    """Refuse calls of a provider's tool beyond the number that its declaration allows."""
-    if not (hosted := state.tools.offer.shown.hosted):
-        return command
-    calls: list[ToolCall] = []
-    refused = list(command.refused)
-    for call in command.calls:
-        if _is_used_up(state, call):
-            said = f"Not run: this request allows {hosted[call.name].most} calls of {call.name}."
-            refused.append(failed_result(call.call_id, "budget_exhausted", said))
-            continue
-        state.run.uses[call.name] = state.run.uses.get(call.name, 0) + 1
-        calls.append(call)
-    return structs.replace(command, calls=tuple(calls), refused=tuple(refused))
-
-
-def _is_used_up(state: State, call: ToolCall) -> bool:
-    """Return whether a call is of a provider's tool that ran as often as its declaration allows."""
-    tool = state.tools.offer.shown.hosted.get(call.name)
-    return tool is not None and tool.most is not None and state.run.uses.get(call.name, 0) >= tool.most
+    tool, spec = declared_tool(state, call), state.tools.catalog.get(made.name)
+    return (
+        made if tool is None or spec is None else replace(made, arguments=bound_arguments(tool, call, spec))
+    )
 
 
 def _native(job: Job, state: State, call: ToolCall) -> str:
@@ -372,7 +362,9 @@ def _withhold_guarded(job: Job, state: State) -> None:
 def _why_refused(state: State, call: ToolCall, result: ToolResult) -> str:
     """Return why a call is not run, in the words of its row in the record."""
     if result.error_code == "budget_exhausted":
-        return "max_uses of the request" if _is_used_up(state, call) else state.run.spent
+        return "max_uses of the request" if is_used_up(state, call) else state.run.spent
+    if result.error_code in ("url_not_in_prior_context", "url_not_allowed"):
+        return f"{result.error_code} (tools.hosted.web_fetch)"
     if state.tools.is_hidden(call.name):
         return f"{result.error_code}, before anybody was asked for an approval"
     return "the function is the client's"

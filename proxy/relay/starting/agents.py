@@ -29,7 +29,7 @@ from proxy.relay.base import ClientStream, NoClientStream, RunSettings
 from proxy.relay.body import Body
 from proxy.relay.memory.hidden.agent_turns import AgentCall, AgentTurn
 from proxy.relay.nested import AgentUsed, Nested, RunEnd, RunWatch
-from proxy.relay.offering.offer import Wanted
+from proxy.relay.offering.wanted import Wanted
 from proxy.relay.routing.router import Route, Router
 from proxy.relay.run.job import Job
 from proxy.relay.run.parents import Parent, Parents

@@ -14,7 +14,7 @@ from yarl import URL
 
 from proxy.base.errors import ToolFailure
 from proxy.toolbox.web.engines import ENGINES, MOST_RESULTS, SERVICE, Hit, Question, SearchEngine
-from proxy.tools.access.hosts import host_entry
+from proxy.tools.access.hosts import fits_domain, host_entry
 from proxy.tools.contract.capabilities import HttpClient, HttpFailure
 from proxy.tools.contract.provider import CallContext
 from proxy.tools.contract.spec import Redaction
@@ -77,16 +77,6 @@ def search_tool(name: str, base_url: str = "") -> Callable[..., Any]:
         return _fitting(_usable(hits, question), context.max_result_bytes)
 
     return search
-
-
-def fits_domain(url: URL, domain: str) -> bool:
-    """Return whether a page is of a domain or one of its subdomains. ``example.com/blog`` is a part."""
-    host, _, path = domain.removeprefix("*.").strip("/").partition("/")
-    # The form of the DNS, which the domains have, too: xn--bcher-kva.de is written bücher.de elsewhere.
-    host, name = host.lower(), (url.raw_host or "").lower().rstrip(".")
-    if name != host and not name.endswith(f".{host}"):
-        return False
-    return not path or f"{url.path.strip('/')}/".startswith(f"{path}/")
 
 
 def _usable(hits: Iterable[Hit], question: Question) -> list[dict[str, Any]]:

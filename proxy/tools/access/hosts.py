@@ -1,4 +1,4 @@
-"""Check the host and the headers of a tool's HTTP request, for the real client and for the test client."""
+"""Check the host, the domain and the headers of a tool's request, for the real client and that of tests."""
 
 from collections.abc import Iterable, Sequence
 
@@ -33,6 +33,16 @@ def may_call(url: URL, hosts: Sequence[str]) -> bool:
     host = (url.host or "").lower()
     name = host if url.is_default_port() else f"{host}:{url.port}"
     return bool(host) and any(pattern == "*" or fits(name, pattern) for pattern in hosts)
+
+
+def fits_domain(url: URL, domain: str) -> bool:
+    """Return whether a page is of a domain or one of its subdomains. ``example.com/blog`` is a part."""
+    host, _, path = domain.removeprefix("*.").strip("/").partition("/")
+    # The form of the DNS, which the domains have, too: xn--bcher-kva.de is written bücher.de elsewhere.
+    host, name = host.lower(), (url.raw_host or "").lower().rstrip(".")
+    if name != host and not name.endswith(f".{host}"):
+        return False
+    return not path or f"{url.path.strip('/')}/".startswith(f"{path}/")
 
 
 def host_entry(url: str) -> str:

@@ -53,7 +53,9 @@ class Policy:
 
     ``settings`` names the configuration lines of the three lists allow, approve and approve_effects;
     ``arguments_setting`` names the line of ``arguments``. Both appear in the rule of a decision.
-    ``also`` are further policies that must agree.
+    ``contained`` are ids of tools whose calls the proxy checks so that they send nothing to a place that the
+    model made up. If they are read-only, they need no approval after an untrusted result. ``also`` are
+    further policies that must agree.
 
     Policies compare by identity, and no part of one may change.
     """
@@ -70,6 +72,7 @@ class Policy:
     max_image_bytes: int = 4 << 20
     settings: tuple[str, str, str] = ("policy.allow", "policy.approve", "policy.approve_effects")
     arguments_setting: str = "policy.arguments"
+    contained: frozenset[str] = frozenset()
     also: tuple["Policy", ...] = ()
     _others: tuple["Policy", ...] = field(init=False, repr=False)
 
@@ -99,7 +102,12 @@ class Policy:
                 return decision
             if decision.outcome == "needs_approval" and decision.rule not in reasons:
                 reasons.append(decision.rule)
-        if untrusted and self.guards_after_untrusted and _can_do_harm(spec, untrusted):
+        if (
+            untrusted
+            and self.guards_after_untrusted
+            and _can_do_harm(spec, untrusted)
+            and not self._contains(spec)
+        ):
             reasons.append(f'policy.after_untrusted = "approve": the run has read a result of {untrusted}')
         return Decision("needs_approval", _AND.join(reasons)) if reasons else own
 
@@ -153,6 +161,12 @@ class Policy:
         """Whether tools with effects or egress need an approval after an untrusted result."""
         settings = {policy.after_untrusted for policy in (self, *self._others)}
         return "approve" in settings or "allow" not in settings
+
+    def _contains(self, spec: ToolSpec) -> bool:
+        """Return whether the proxy checks that the calls of a tool send nothing out."""
+        if spec.effect is not ToolEffect.READ_ONLY:
+            return False
+        return any(spec.name in policy.contained for policy in (self, *self._others))
 
     def _own(self, spec: ToolSpec) -> Decision:
         """Return the decision of this policy alone."""

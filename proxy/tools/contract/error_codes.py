@@ -46,6 +46,14 @@ TOOL_ERRORS: Final[Mapping[ToolErrorCode, str]] = MappingProxyType(
         "redaction_missing": "The tool has no redaction rule. The proxy does not load such a tool.",
         "budget_exhausted": "The run has used up one of its budgets.",
         "cancelled": "The client left before the call ran.",
+        "url_not_in_prior_context": (
+            "A client declared its provider's fetch of pages, and the address has not occurred in the "
+            "conversation before the model asked for it."
+        ),
+        "url_not_allowed": (
+            "A client declared its provider's fetch of pages, and its `allowed_domains` or `blocked_domains` "
+            "exclude the page."
+        ),
     }
 )
 """The meanings are Markdown, with links relative to ``docs/``. The model does not read them: it gets the

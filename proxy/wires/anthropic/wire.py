@@ -13,7 +13,7 @@ from proxy.wires.anthropic.crossing.from_client import read_conversation
 from proxy.wires.anthropic.crossing.to_upstream import body_of, without_reasoning
 from proxy.wires.anthropic.dialect import ANTHROPIC
 from proxy.wires.anthropic.held import masked_turn
-from proxy.wires.anthropic.hosted import hosted_tools
+from proxy.wires.anthropic.hosted import hosted_tools, spoken
 from proxy.wires.anthropic.reader import AnthropicTurnReader
 from proxy.wires.anthropic.reply import AnthropicReplyWriter
 from proxy.wires.anthropic.request import AnthropicRequest, parse_anthropic_request
@@ -32,6 +32,7 @@ class AnthropicWire(Wire):
     dialect = ANTHROPIC
     approvals = ANTHROPIC_APPROVALS
     hosted_tools = staticmethod(hosted_tools)
+    spoken = staticmethod(spoken)
     codec = ConversationCodec(
         ANTHROPIC_FIELDS,
         read_conversation,

@@ -6,29 +6,34 @@ A dialect's folder says how it declares them, and which items or blocks show the
 
 import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
 import orjson
 from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.base.errors import RequestError
 from proxy.base.events import ToolResult
 from proxy.wires.hosted.forms import CallForm
 
-HostedKind = Literal["web_search"]
+HostedKind = Literal["web_search", "web_fetch"]
 """The kinds of tools that can be served; each is also the name by which models call it."""
 
 _MOST_PAGES: Final = 50
 _MOST_DOMAINS: Final = 100
 """As many as OpenAI's search takes."""
+_CHARACTERS_OF_TOKEN: Final = 4
+"""How many characters of a page count as a token."""
 _LONGEST_HOST: Final = 253
 _LONGEST_URL: Final = 2048
 _LONGEST_TITLE: Final = 300
 _LONGEST_DATE: Final = 40
 _LISTS: Final = ("results", "organic", "items", "data", "result")
 """The members of a search result that may hold the list of pages."""
+URL_ARGUMENTS: Final = ("url", "uri", "link", "address")
+"""The names of the argument in which a fetch may take its address."""
 _URL: Final = re.compile(r"https?://[^\s\"'<>()\[\]{}\\]+")
 _ACTING: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]"
@@ -38,12 +43,24 @@ _CONTEXT_SIZES: Final[Mapping[str, int]] = {"low": 3, "medium": 6, "high": 10}
 """How many results a search gives for each ``search_context_size``."""
 
 
+class PageRule(Struct, frozen=True):
+    """Which pages a declaration allows: of the domains ``allowed`` (none: of all), and not of those
+    ``blocked``.  ``known`` are hosts of the operator, whose pages need not have been mentioned.  Of each page
+    ``most_characters`` are given at most (``None``: any number)."""
+
+    allowed: tuple[str, ...] = ()
+    blocked: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
+    most_characters: int | None = None
+
+
 class HostedTool(Struct, frozen=True):
     """A declaration at a place in the body (``tools[0]``), as the client sent it.
 
     ``form`` shows its calls to the client; ``None`` if the dialect has no form for them.  ``bound`` are the
     arguments that it sets for each call, ``limits`` the fields that set them, and ``most`` is how many calls
-    it allows (``None``: any number).
+    it allows (``None``: any number).  ``pages`` says which pages a fetch may give.  ``beside`` is a tool that
+    the same declaration brings, if that is served, too.
     """
 
     kind: HostedKind
@@ -53,6 +70,14 @@ class HostedTool(Struct, frozen=True):
     bound: Mapping[str, Any] = msgspec.field(default_factory=dict)
     limits: Mapping[str, str] = msgspec.field(default_factory=dict)
     most: int | None = None
+    pages: PageRule | None = None
+    beside: "HostedTool | None" = None
+
+    def knowing(self, hosts: Sequence[str]) -> "HostedTool":
+        """Return the same; a fetch may open pages of these hosts of the operator at once."""
+        if self.pages is None or not hosts:
+            return self
+        return replace(self, pages=replace(self.pages, known=tuple(hosts)))
 
     def arguments(self, written: str, known: Mapping[str, Any]) -> str:
         """Return a call's arguments with those that the declaration sets and the tool has (``known``)."""
@@ -68,7 +93,15 @@ class HostedTool(Struct, frozen=True):
         return orjson.dumps({**arguments, **taken}).decode()
 
     def check(self, known: Mapping[str, Any], tool: str) -> None:
-        """Raise :class:`~proxy.base.errors.RequestError` for a limit that the tool cannot apply."""
+        """Raise :class:`~proxy.base.errors.RequestError` for a limit that the tool cannot apply, or a fetch
+        that takes no address."""
+        if self.pages is not None and known.keys().isdisjoint(URL_ARGUMENTS):
+            raise RequestError(
+                400,
+                f"{self.at} cannot be served: {tool} (tools.hosted.{self.kind}) has no argument url. The "
+                "operator has to name another tool there.",
+                param=self.at,
+            )
         for name, field in self.limits.items():
             if name not in known:
                 raise RequestError(
@@ -98,25 +131,60 @@ def web_search(
     """
     bound: dict[str, Any] = {}
     limits: dict[str, str] = {}
-    for name, value in (("allowed_domains", allowed), ("blocked_domains", blocked)):
-        if value is None or value == []:
-            continue
-        field = f"{at}.{within}{name}"
-        fits = isinstance(value, list) and len(value) <= _MOST_DOMAINS
-        if not fits or not all(isinstance(one, str) and one for one in value):
-            raise RequestError(
-                400, f"{field} must be a list of at most {_MOST_DOMAINS} domains.", param=field
-            )
-        bound[name] = [_domain(one) for one in value]
-        limits[name] = field
+    for name, field, domains in _domain_lists(f"{at}.{within}", allowed, blocked):
+        bound[name], limits[name] = domains, field
     if size is not None:
         if not isinstance(size, str) or size not in _CONTEXT_SIZES:
             field = f"{at}.search_context_size"
             raise RequestError(400, f"{field} must be low, medium or high.", param=field)
         bound["max_results"] = _CONTEXT_SIZES[size]
-    if most is not None and (type(most) is not int or most < 1):
-        raise RequestError(400, f"{at}.max_uses must be a number from 1.", param=f"{at}.max_uses")
-    return HostedTool("web_search", at, declared, form, bound, limits, most)
+    return HostedTool("web_search", at, declared, form, bound, limits, _count(most, f"{at}.max_uses"))
+
+
+def web_fetch(
+    at: str,
+    declared: Mapping[str, Any],
+    form: CallForm,
+    *,
+    allowed: Any = None,
+    blocked: Any = None,
+    within: str = "",
+    most: Any = None,
+    most_tokens: Any = None,
+) -> HostedTool:
+    """Return the declaration of a fetch of pages; ``most_tokens`` is its ``max_content_tokens``.
+
+    See :func:`web_search`.
+    """
+    lists = {name: tuple(domains) for name, _, domains in _domain_lists(f"{at}.{within}", allowed, blocked)}
+    tokens = _count(most_tokens, f"{at}.max_content_tokens")
+    pages = PageRule(
+        lists.get("allowed_domains", ()),
+        lists.get("blocked_domains", ()),
+        most_characters=None if tokens is None else tokens * _CHARACTERS_OF_TOKEN,
+    )
+    return HostedTool("web_fetch", at, declared, form, most=_count(most, f"{at}.max_uses"), pages=pages)
+
+
+def _count(value: Any, field: str) -> int | None:
+    """Return a number from 1, or ``None`` if it is not given."""
+    if value is not None and (type(value) is not int or value < 1):
+        raise RequestError(400, f"{field} must be a number from 1.", param=field)
+    return value
+
+
+def _domain_lists(at: str, allowed: Any, blocked: Any) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield the lists of domains that a declaration sets, each with its name and its field."""
+    for name, value in (("allowed_domains", allowed), ("blocked_domains", blocked)):
+        if value is None or value == []:
+            continue
+        field = f"{at}{name}"
+        fits = isinstance(value, list) and len(value) <= _MOST_DOMAINS
+        if not fits or not all(isinstance(one, str) and one for one in value):
+            raise RequestError(
+                400, f"{field} must be a list of at most {_MOST_DOMAINS} domains.", param=field
+            )
+        yield name, field, [_domain(one) for one in value]
 
 
 def _domain(value: str) -> str:
@@ -137,6 +205,11 @@ class FoundPage(Struct, frozen=True):
     date: str = ""
 
 
+def is_list_of_pages(result: ToolResult) -> bool:
+    """Return whether a search has answered with a list, and not with a text that may repeat its query."""
+    return _listed(result) is not None
+
+
 def found_pages(result: ToolResult) -> list[FoundPage]:
     """Return the pages in the result of a search, whichever tool made it, each once; none if it failed.
 
@@ -144,15 +217,10 @@ def found_pages(result: ToolResult) -> list[FoundPage]:
     """
     if not result.ok:
         return []
-    try:
-        content = orjson.loads(result.content)
-    except orjson.JSONDecodeError:
-        content = None
+    listed = _listed(result)
     found: dict[str, FoundPage] = {}
-    if isinstance(content, dict):
-        content = next((content[name] for name in _LISTS if isinstance(content.get(name), list)), None)
-    if isinstance(content, list):
-        for entry in content[:_MOST_PAGES]:
+    if listed is not None:
+        for entry in listed[:_MOST_PAGES]:
             if isinstance(entry, dict) and (page := _page(entry)) is not None:
                 found.setdefault(page.url, page)
     else:
@@ -165,12 +233,38 @@ def found_pages(result: ToolResult) -> list[FoundPage]:
     return list(found.values())
 
 
+def _listed(result: ToolResult) -> list[Any] | None:
+    """Return the list in the result of a search; ``None`` if it is a text."""
+    try:
+        content = orjson.loads(result.content)
+    except orjson.JSONDecodeError:
+        return None
+    if isinstance(content, dict):
+        content = next((content[name] for name in _LISTS if isinstance(content.get(name), list)), None)
+    return content if isinstance(content, list) else None
+
+
+def fetched_page(result: ToolResult, asked: str) -> FoundPage:
+    """Return the page that a fetch of the address ``asked`` gave, whichever tool made it.
+
+    Some tools answer with the text alone.
+    """
+    try:
+        content = orjson.loads(result.content)
+    except orjson.JSONDecodeError:
+        content = None
+    page = _page(content) if isinstance(content, dict) else None
+    if page is not None and page.text:
+        return page
+    return FoundPage(asked, one_line((page.title if page else asked)[:_LONGEST_TITLE]), result.content)
+
+
 def _page(entry: Mapping[str, Any]) -> FoundPage | None:
     url = _first(entry, ("url", "link", "href"))
     if not _is_address(url):
         return None
     title = one_line(_first(entry, ("title", "name"))[:_LONGEST_TITLE])
-    text = _first(entry, ("text", "content", "snippet", "description"))
+    text = _first(entry, ("text", "content", "markdown", "snippet", "description"))
     date = one_line(_first(entry, ("date", "page_age"))[:_LONGEST_DATE])
     return FoundPage(url, title or url, text, date)
 
@@ -189,6 +283,13 @@ def one_line(text: str) -> str:
 
 def _first(entry: Mapping[str, Any], names: tuple[str, ...]) -> str:
     return next((value for name in names if isinstance(value := entry.get(name), str) and value), "")
+
+
+def url_of(arguments: Any) -> str:
+    """Return the address in the arguments of a fetch; empty if there is none."""
+    if not isinstance(arguments, dict):
+        return ""
+    return next((value for name in URL_ARGUMENTS if isinstance(value := arguments.get(name), str)), "")
 
 
 def query_of(arguments: Any) -> str:

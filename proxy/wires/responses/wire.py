@@ -19,7 +19,7 @@ from proxy.wires.responses.crossing.from_client import read_conversation
 from proxy.wires.responses.crossing.to_upstream import body_of
 from proxy.wires.responses.dialect import RESPONSES
 from proxy.wires.responses.items import response_of, turn_items, with_items, without_sealed_turns
-from proxy.wires.responses.own_items.hosted import hosted_tools
+from proxy.wires.responses.own_items.hosted import hosted_tools, spoken
 from proxy.wires.responses.own_items.outputs import masked_item
 from proxy.wires.responses.own_items.shown import opening_items
 from proxy.wires.responses.own_items.signing import ItemSigner
@@ -49,6 +49,7 @@ class ResponsesWire(Wire):
     approvals = RESPONSES_APPROVALS
     as_functions = staticmethod(as_functions)
     hosted_tools = staticmethod(hosted_tools)
+    spoken = staticmethod(spoken)
     with_search = staticmethod(with_search)
     items_with_tools = staticmethod(items_with_tools)
     codec = ConversationCodec(RESPONSES_FIELDS, read_conversation, body_of, returns_reasoning=True)

@@ -75,6 +75,9 @@ class PromptedBody(TranslatedBody):
         self._written = self._translation.write(self._change(asked))
         return self._written.body
 
+    def history(self, edits: Edits) -> bytes:
+        return self._own.render(edits)
+
     def tools_named(self, edits: Edits, message: str) -> frozenset[str]:
         """Return nothing: the upstream gets no definition of a tool."""
         return frozenset()

@@ -29,7 +29,7 @@ from proxy.records.effects import EffectClaim
 from proxy.records.rows import ResponseRecord
 from proxy.relay.ask import Ask
 from proxy.relay.memory.idempotency import Attempt
-from proxy.relay.offering.offer import Wanted
+from proxy.relay.offering.wanted import Wanted
 from proxy.wires.responses.resource import queued
 from proxy.wires.stream.sse import encode_event
 

@@ -13,6 +13,7 @@ from running_proxy import Proxy, make_config, running
 
 from proxy.app.app import Overrides
 from proxy.toolbox.demo.recorded import RecordedHttpClient
+from proxy.tools.contract.capabilities import TextPage
 from proxy.upstreams.recorded.replay import packaged_fixtures
 
 ANSWER = "It is noon."
@@ -24,6 +25,14 @@ SEARCHING: Mapping[str, Any] = MappingProxyType(
     }
 )
 """The settings of tools with which the proxy searches the web as the demo does."""
+FETCHING: Mapping[str, Any] = MappingProxyType(
+    {
+        **SEARCHING,
+        "web_hosts": ["*"],
+        "hosted": {**SEARCHING["hosted"], "web_fetch": "web__fetch_page"},
+    }
+)
+"""The same, with pages of any host."""
 SEARCH = {"query": "rivers in Berlin"}
 """The search whose answer is recorded."""
 
@@ -75,6 +84,8 @@ class ProviderModel(Scripted):
         self.speaker = SPEAKERS[served.wire]
         self._calls = calls
         self.answer = ANSWER
+        self.then: list[Mapping[str, Mapping[str, Any]]] = []
+        """The calls of later turns, before the answer."""
         self.repeats = 1
         """How often it makes each call."""
         self._made = 0
@@ -91,8 +102,9 @@ class ProviderModel(Scripted):
         got = self._got(asked)
         last = max((at for at, one in enumerate(got.messages) if one.role == "user"), default=0)
         has_results = any(one.role == "tool" for one in got.messages[last:])
-        wanted = [] if has_results else [name for name in self._calls if name in got.tools]
-        calls = tuple(Call(self._next_id(), name, self._calls[name]) for name in wanted * self.repeats)
+        made = self._calls if not has_results else self.then.pop(0) if self.then else {}
+        wanted = [name for name in made if name in got.tools]
+        calls = tuple(Call(self._next_id(), name, made[name]) for name in wanted * self.repeats)
         turn = Turn("" if calls else self.answer, calls, thought="Let me see." if self._thinks(asked) else "")
         reply = self.speaker.reply(turn)
         self._items |= {item["id"]: item for item in reply.get("output") or ()}
@@ -121,6 +133,19 @@ class ProviderModel(Scripted):
         """The proxy closes it when it ends."""
 
 
+class RecordedPages(RecordedHttpClient):
+    """The demo's recorded answers, and these pages of plain text."""
+
+    def __init__(self, pages: Mapping[str, str]) -> None:
+        super().__init__(packaged_fixtures() / "http")
+        self._pages = pages
+
+    async def get_text(self, url: str) -> TextPage:
+        if url not in self._pages:
+            return await super().get_text(url)
+        return TextPage(url, "text/plain", self._pages[url])
+
+
 @asynccontextmanager
 async def serving_models(
     calls: Mapping[str, Mapping[str, Any]],
@@ -128,6 +153,8 @@ async def serving_models(
     *,
     native: Sequence[str] | None = None,
     hosts_search: bool = False,
+    pages: Mapping[str, str] | None = None,
+    http: "RecordedPages | None" = None,
     tools: Mapping[str, Any] | None = None,
     **sections: Any,
 ) -> AsyncIterator[tuple[Proxy, Mapping[str, ProviderModel]]]:
@@ -135,8 +162,9 @@ async def serving_models(
 
     ``also`` are further names that clients use, each with the name of its model; ``native`` are the types of
     tools that all of them are said to know.  With ``hosts_search`` the proxy runs the provider's search that
-    clients declare, with the recorded answers of the demo.  ``tools`` are the
-    settings of tools in place of those, ``sections`` further settings.
+    clients declare, with the recorded answers of the demo.  With ``pages``, texts by their addresses, it also
+    fetches pages, with ``http`` in its own way.  ``tools`` are the settings of tools in place of those,
+    ``sections`` further settings.
     """
     models = {name: ProviderModel(served, calls) for name, served in SERVED.items()}
     tables = [
@@ -152,8 +180,9 @@ async def serving_models(
     ]
     waiting = iter(models.values())
     allow = ("core__*", "probe_tools__*", *(["web__search"] if hosts_search else []))
-    tools = tools or (SEARCHING if hosts_search else None)
+    tools = tools or (FETCHING if pages is not None else SEARCHING if hosts_search else None)
+    allow = (*allow, *(["web__fetch_page"] if pages is not None else []))
     config = make_config(*tables, allow=allow, modules=("probe_tools",), tools=tools, **sections)
-    http = RecordedHttpClient(packaged_fixtures() / "http").client if hosts_search else None
-    async with running(config, Overrides(wrap_upstream=lambda _: next(waiting), http=http)) as proxy:
+    client = (http or RecordedPages(pages or {})).client if hosts_search else None
+    async with running(config, Overrides(wrap_upstream=lambda _: next(waiting), http=client)) as proxy:
         yield proxy, models

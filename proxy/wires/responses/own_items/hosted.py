@@ -6,12 +6,17 @@ returns from the record, with its call and its result.
 Sources: OpenAI's API reference, "Create a model response" and "Streaming events"; the guide "Web search".
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from msgspec.structs import replace
+
+from proxy.base.conversation import Speaker, Spoken
 from proxy.base.events import ToolCall, ToolResult
 from proxy.wires.hosted.forms import CallForm
-from proxy.wires.hosted.tools import HostedTool, found_pages, query_of, web_search
+from proxy.wires.hosted.spoken import spoken_in
+from proxy.wires.hosted.tools import HostedTool, found_pages, query_of, url_of, web_fetch, web_search
 from proxy.wires.responses.items import own_item_id
 
 Item = dict[str, Any]
@@ -20,44 +25,74 @@ _SOURCES: Final = "web_search_call.action.sources"
 """The value of ``include`` with which a search lists the pages that it found."""
 
 
-class SearchForm(CallForm):
-    """Shows searches of the web; ``with_sources``: with the pages that they found."""
-
-    def __init__(self, *, with_sources: bool) -> None:
-        self._with_sources = with_sources
+class _WebForm(CallForm):
+    """Shows what a model does on the web as the items of OpenAI's search."""
 
     def begun(self, call: ToolCall, arguments: Any) -> Item:
-        query = query_of(arguments)
         return {
             "id": own_item_id("ws"),
             "type": "web_search_call",
             "status": "in_progress",
-            "action": {"type": "search", "query": query, "queries": [query]},
+            "action": self._action(arguments),
         }
 
     def ended(self, begun: Item | None, call: ToolCall, result: ToolResult) -> Sequence[Item]:
-        ended = {**(begun or {}), "status": "completed" if result.ok else "failed"}
-        if self._with_sources:
-            sources = [{"type": "url", "url": page.url} for page in found_pages(result)]
-            ended["action"] = {**ended["action"], "sources": sources}
-        return [ended]
+        begun = begun or self.begun(call, None)
+        action = {**begun["action"], **self._found(result)}
+        return [{**begun, "status": "completed" if result.ok else "failed", "action": action}]
+
+    @abstractmethod
+    def _action(self, arguments: Any) -> Item:
+        """Return the ``action`` of a call with these redacted arguments."""
+
+    def _found(self, result: ToolResult) -> Item:
+        """Return what the result adds to the action."""
+        return {}
+
+
+class SearchForm(_WebForm):
+    """Shows searches; ``with_sources``: with the pages that they found."""
+
+    def __init__(self, *, with_sources: bool) -> None:
+        self._with_sources = with_sources
+
+    def _action(self, arguments: Any) -> Item:
+        query = query_of(arguments)
+        return {"type": "search", "query": query, "queries": [query]}
+
+    def _found(self, result: ToolResult) -> Item:
+        if not self._with_sources:
+            return {}
+        return {"sources": [{"type": "url", "url": page.url} for page in found_pages(result)]}
+
+
+class OpenForm(_WebForm):
+    """Shows fetches of pages."""
+
+    def _action(self, arguments: Any) -> Item:
+        return {"type": "open_page", "url": url_of(arguments)}
 
 
 def _search(at: str, tool: Mapping[str, Any], include: Collection[str]) -> HostedTool | None:
-    """Read a search; ``None`` for one that may see only what the provider stores: nobody else has that."""
+    """Read a search, which opens pages, too; ``None`` for one that may see only what the provider stores:
+    nobody else has that."""
     if tool.get("external_web_access") is False:
         return None
     filters = tool.get("filters")
     filters = filters if isinstance(filters, dict) else {}
-    return web_search(
+    domains: dict[str, Any] = {
+        "allowed": filters.get("allowed_domains"),
+        "blocked": filters.get("blocked_domains"),
+        "within": "filters.",
+    }
+    search = web_search(
         at,
         tool,
         SearchForm(with_sources=_SOURCES in include),
-        allowed=filters.get("allowed_domains"),
-        blocked=filters.get("blocked_domains"),
-        within="filters.",
         size=tool.get("search_context_size"),
+        **domains,
     )
+    return replace(search, beside=web_fetch(at, {}, OpenForm(), **domains))
 
 
 _Reader = Callable[[str, Mapping[str, Any], Collection[str]], HostedTool | None]
@@ -83,6 +118,20 @@ def hosted_tools(payload: Mapping[str, Any]) -> dict[int, HostedTool]:
             read_tool = read(f"tools[{place}]", tool, include if isinstance(include, list) else ())
             found |= {} if read_tool is None else {place: read_tool}
     return found
+
+
+def spoken(payload: Mapping[str, Any]) -> Iterator[Spoken]:
+    """See :meth:`proxy.wires.wire.Wire.spoken`."""
+    yield from spoken_in(payload.get("instructions"), "client")
+    given = payload.get("input")
+    if isinstance(given, str):
+        yield "client", given
+    for item in given if isinstance(given, list) else ():
+        kind = str(item.get("type") or "message")
+        outputs = spoken_in(item.pop("output", None), "result")
+        speaker: Speaker = "client" if kind == "message" and item.get("role") != "assistant" else "model"
+        yield from spoken_in(item, speaker)
+        yield from outputs
 
 
 def begin_events(item: Item, index: int) -> Iterator[Item]:

@@ -1,0 +1,191 @@
+"""The provider's fetch of pages, run by a server tool: its blocks and items, its limits, and its errors."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from provider_models import SEARCH, serving_models
+
+MESSAGES = "/v1/messages"
+RESPONSES = "/v1/responses"
+HEADERS = {"anthropic-version": "2023-06-01"}
+FETCH = {"type": "web_fetch_20250910", "name": "web_fetch"}
+PAGE = "https://notes.example/rivers"
+PAGES = {
+    PAGE: "The Spree flows through Berlin.",
+    "https://en.wikipedia.org/wiki/Spree_(river)": "The Spree is a river.",
+}
+QUESTION = f"What does {PAGE} say?"
+MODELS = ["gpt-4o-mini", "claude-3-5-haiku-20241022", "qwen3", "gpt-5-2025-08-07"]
+
+
+def asked(*tools: Mapping[str, Any], said: Any = QUESTION, **more: Any) -> dict[str, Any]:
+    """A request of Messages that declares these tools."""
+    messages = said if isinstance(said, list) else [{"role": "user", "content": said}]
+    return {"model": "gpt-4o-mini", "max_tokens": 100, "messages": messages, "tools": tools, **more}
+
+
+def error_of(answer: Any) -> list[str]:
+    """Return the codes of the fetches that failed in an answer."""
+    blocks = [one for one in answer.json["content"] if one["type"] == "web_fetch_tool_result"]
+    return [block["content"].get("error_code", "") for block in blocks]
+
+
+@pytest.mark.parametrize("model", MODELS)
+async def test_a_fetch_of_messages(model: str) -> None:
+    """The client sees the call, the document and the count; the model reads the page, now and later."""
+    async with serving_models({"web_fetch": {"url": PAGE}}, native=(), hosts_search=True, pages=PAGES) as (
+        proxy,
+        models,
+    ):
+        tool = {**FETCH, "citations": {"enabled": True}}
+        answer = await proxy.ask(asked(tool, model=model), HEADERS, path=MESSAGES)
+        content = answer.json["content"]
+        again = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": content}]
+        again.append({"role": "user", "content": "Sure?"})
+        models[model]._calls = {}
+        second = await proxy.ask(asked(tool, said=again, model=model), HEADERS, path=MESSAGES)
+        results = models[model].results
+    use, result = (one for one in content if one["type"] in ("server_tool_use", "web_fetch_tool_result"))
+    assert (use["name"], use["input"]) == ("web_fetch", {"url": PAGE})
+    document = result["content"].pop("content")
+    assert result["content"].pop("retrieved_at").endswith("+00:00")
+    assert result["content"] == {"type": "web_fetch_result", "url": PAGE}
+    assert result["tool_use_id"] == use["id"]
+    assert document == {
+        "type": "document",
+        "source": {"type": "text", "media_type": "text/plain", "data": PAGES[PAGE]},
+        "title": PAGE,
+        "citations": {"enabled": True},
+    }
+    assert answer.json["usage"]["server_tool_use"] == {"web_fetch_requests": 1}
+    assert second.status == 200
+    (found,) = results
+    assert PAGES[PAGE] in found
+
+
+async def test_a_stream_of_messages() -> None:
+    """On a stream the blocks come whole, and each error is a block of a 200."""
+    calls = {"web_fetch": {"url": "https://invented.example/"}}
+    async with serving_models(calls, native=(), hosts_search=True, pages=PAGES) as (proxy, _):
+        answer = await proxy.ask(asked(FETCH, stream=True), HEADERS, path=MESSAGES)
+    assert answer.status == 200
+    assert b'"error_code":"url_not_in_prior_context"' in answer.body
+    assert answer.body.count(b"web_fetch_tool_result_error") == 1
+
+
+@pytest.mark.parametrize("model", MODELS)
+async def test_a_page_that_is_opened_on_responses(model: str) -> None:
+    """A client of Responses that declares a search sees a page that the model opens as open_page."""
+    async with serving_models({"web_search": SEARCH}, native=(), hosts_search=True, pages=PAGES) as (
+        proxy,
+        models,
+    ):
+        models[model].then = [{"web_fetch": {"url": "https://en.wikipedia.org/wiki/Spree_(river)"}}]
+        body = {"model": model, "input": "Rivers?", "tools": [{"type": "web_search"}]}
+        answer = await proxy.ask(body, path=RESPONSES)
+    items = [item for item in answer.json["output"] if item["type"] == "web_search_call"]
+    assert [item["action"]["type"] for item in items] == ["search", "open_page"]
+    assert items[1]["action"] == {"type": "open_page", "url": "https://en.wikipedia.org/wiki/Spree_(river)"}
+    assert [item["status"] for item in items] == ["completed", "completed"]
+
+
+async def test_the_domains_of_a_search_hold_for_pages() -> None:
+    """The domains that a search of Responses allows limit the pages that the model opens."""
+    async with serving_models({"web_fetch": {"url": PAGE}}, native=(), hosts_search=True, pages=PAGES) as (
+        proxy,
+        models,
+    ):
+        tool = {"type": "web_search", "filters": {"allowed_domains": ["en.wikipedia.org"]}}
+        body = {"model": "gpt-4o-mini", "input": QUESTION, "tools": [tool]}
+        answer = await proxy.ask(body, path=RESPONSES)
+        (result,) = models["gpt-4o-mini"].results
+    (item, _) = answer.json["output"]
+    assert (item["status"], item["action"]["url"]) == ("failed", PAGE)
+    assert "does not allow pages of this domain" in result
+
+
+@pytest.mark.parametrize(
+    ("tool", "code"),
+    [
+        ({"allowed_domains": ["example"]}, ""),
+        ({"allowed_domains": ["other.example"]}, "url_not_allowed"),
+        ({"blocked_domains": ["notes.example"]}, "url_not_allowed"),
+        ({"blocked_domains": ["notes.example/lakes"]}, ""),
+    ],
+)
+async def test_domains(tool: Mapping[str, Any], code: str) -> None:
+    """The domains of a declaration limit the pages, whatever server tool fetches them."""
+    async with serving_models({"web_fetch": {"url": PAGE}}, native=(), hosts_search=True, pages=PAGES) as (
+        proxy,
+        _,
+    ):
+        answer = await proxy.ask(asked({**FETCH, **tool}), HEADERS, path=MESSAGES)
+        (row,) = (await proxy.only_run()).invocations
+    assert error_of(answer) == [code]
+    if code:
+        assert row.decision == "refused: url_not_allowed (tools.hosted.web_fetch)"
+
+
+async def test_the_most_of_a_page() -> None:
+    """max_content_tokens cuts the page for the model and for the client alike."""
+    pages = {PAGE: "x" * 5000}
+    async with serving_models({"web_fetch": {"url": PAGE}}, native=(), hosts_search=True, pages=pages) as (
+        proxy,
+        models,
+    ):
+        answer = await proxy.ask(asked({**FETCH, "max_content_tokens": 250}), HEADERS, path=MESSAGES)
+        (read,) = models["gpt-4o-mini"].results
+    assert json.loads(read)["text"] == "x" * 1000
+    block = next(one for one in answer.json["content"] if one["type"] == "web_fetch_tool_result")
+    assert block["content"]["content"]["source"]["data"] == "x" * 1000
+
+
+async def test_max_uses_of_fetches() -> None:
+    """Fetches beyond max_uses do not run; the client sees the address that was asked for."""
+    async with serving_models({"web_fetch": {"url": PAGE}}, native=(), hosts_search=True, pages=PAGES) as (
+        proxy,
+        models,
+    ):
+        models["gpt-4o-mini"].repeats = 2
+        answer = await proxy.ask(asked({**FETCH, "max_uses": 1}), HEADERS, path=MESSAGES)
+    assert sorted(error_of(answer)) == ["", "max_uses_exceeded"]
+    uses = [one["input"] for one in answer.json["content"] if one["type"] == "server_tool_use"]
+    assert uses == [{"url": PAGE}] * 2
+
+
+async def test_a_page_that_is_not_there() -> None:
+    """A page that cannot be reached has its code, and is not counted."""
+    async with serving_models({"web_fetch": {"url": PAGE}}, native=(), hosts_search=True, pages={}) as (
+        proxy,
+        _,
+    ):
+        answer = await proxy.ask(asked(FETCH), HEADERS, path=MESSAGES)
+    assert error_of(answer) == ["url_not_accessible"]
+    assert "server_tool_use" not in answer.json["usage"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "param"),
+    [
+        ({"max_content_tokens": "many"}, "tools[0].max_content_tokens"),
+        ({"max_uses": 0}, "tools[0].max_uses"),
+        ({"allowed_domains": [""]}, "tools[0].allowed_domains"),
+        ({"url_sources": {"user_input": {"type": "none"}}}, "tools[0].url_sources"),
+    ],
+)
+async def test_odd_declarations(tool: Mapping[str, Any], param: str) -> None:
+    """A declaration that cannot be read, or not be obeyed, is a 400 that names the field."""
+    async with serving_models({}, native=(), hosts_search=True, pages=PAGES) as (proxy, _):
+        answer = await proxy.ask(asked({**FETCH, **tool}), HEADERS, path=MESSAGES)
+    assert answer.status == 400
+    assert param in answer.json["error"]["message"]
+
+
+async def test_no_tools_and_a_declared_tool() -> None:
+    """A request that wants no server tool and declares one that needs it is refused, not served half."""
+    async with serving_models({}, native=(), hosts_search=True, pages=PAGES) as (proxy, _):
+        answer = await proxy.ask(asked(FETCH), {**HEADERS, "x-toolrelay-tools": "none"}, path=MESSAGES)
+    assert answer.status == 400
+    assert "the body declares web_fetch" in answer.json["error"]["message"]

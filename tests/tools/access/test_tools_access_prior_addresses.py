@@ -1,0 +1,101 @@
+"""Which addresses have occurred in a conversation."""
+
+import pytest
+
+from proxy.base.conversation import Spoken
+from proxy.tools.access.prior_addresses import mentions, occurred
+
+PAGE = "https://notes.example/rivers?of=Berlin&n=1"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PAGE,
+        f"See {PAGE}, please.",
+        f"([rivers]({PAGE})).",
+        f"<{PAGE}>",
+        f'{{"url": "{PAGE}"}}',
+        '{"url": "https:\\/\\/notes.example\\/rivers?of=Berlin\\u0026n=1"}',
+        '"text": "https://notes.example/rivers?of=Berlin&n=1\\nMore"',
+        '<a href="https://notes.example/rivers?of=Berlin&amp;n=1">',
+        f"{PAGE}#top",
+        "HTTPS://Notes.Example:443/rivers?of=Berlin&n=1",
+        f"{PAGE}。次",
+    ],
+)
+def test_spellings_of_one_address(text: str) -> None:
+    """What an address means counts, not how the text around it writes it."""
+    assert mentions(text, PAGE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "https://notes.example/rivers",
+        f"{PAGE}0",
+        f"{PAGE}&d=1",
+        f"{PAGE}/more",
+        "https://notes.example/Rivers?of=Berlin&n=1",
+        "http://notes.example/rivers?of=Berlin&n=1",
+        "https://notes.example:8443/rivers?of=Berlin&n=1",
+        "https://www.notes.example/rivers?of=Berlin&n=1",
+        "https://notes.example.evil.example/rivers?of=Berlin&n=1",
+        f"https://evil.example/?to={PAGE}",
+        "notes.example/rivers?of=Berlin&n=1",
+        "https://user@notes.example/rivers?of=Berlin&n=1",
+    ],
+)
+def test_other_addresses(text: str) -> None:
+    """Another host, port, path, query or letter is another address, and so is one inside an address."""
+    assert not mentions(text, PAGE)
+
+
+def test_names_in_other_letters() -> None:
+    """A name in its own letters means the same host as in the form of the DNS, and no other."""
+    assert mentions("https://bücher.example/a", "https://xn--bcher-kva.example/a")
+    assert not mentions("https://bucher.example/a", "https://xn--bcher-kva.example/a")
+    assert not mentions("https://bücher.example/a", "https://bücher.example/a".replace("ü", "u"))
+
+
+def test_addresses_without_a_scheme() -> None:
+    """People write addresses without a scheme; in results these do not count."""
+    said = "Read notes.example/rivers?of=Berlin&n=1, and me@notes.example."
+    assert mentions(said, PAGE, bare=True)
+    assert not mentions(said, "https://notes.example/", bare=True)
+    assert occurred(PAGE, [("client", said)])
+    assert not occurred(PAGE, [("result", said)])
+
+
+ECHO = f"cannot open {PAGE}"
+
+
+@pytest.mark.parametrize(
+    ("conversation", "known"),
+    [
+        ([("client", PAGE)], True),
+        ([("result", PAGE)], True),
+        ([("model", PAGE)], False),
+        ([("model", PAGE), ("client", f"Open {PAGE}")], True),
+        # An error that repeats what the model asked for, whole, in parts or encoded.
+        ([("model", PAGE), ("result", ECHO)], False),
+        ([("model", '{"host": "notes.example", "path": "/rivers?of=Berlin&n=1"}'), ("result", ECHO)], False),
+        ([("model", '{"path": "rivers?of=Berlin&n=1"}'), ("result", ECHO)], False),
+        ([("model", "rivers%3Fof%3DBerlin%26n%3D1"), ("result", ECHO)], False),
+        ([("model", "NOTES.example"), ("result", ECHO)], False),
+        ([("result", "https://notes.example/"), ("model", "notes.example"), ("result", ECHO)], True),
+        ([("result", ECHO), ("model", PAGE)], True),
+        ([("model", "I look for rivers."), ("result", ECHO)], True),
+    ],
+)
+def test_who_mentioned_it(conversation: list[Spoken], known: bool) -> None:
+    """What the model wrote does not count, nor a result that may only repeat it."""
+    assert occurred(PAGE, conversation) is known
+
+
+def test_a_long_conversation() -> None:
+    """What comes after the searched part is not known; a quadratic search of these texts would never end."""
+    assert not occurred(PAGE, [("client", "x" * (65 << 20)), ("client", PAGE)])
+    for hard in ("https://notes.example/" + "(" * 500_000, "notes.example-" * 50_000, "a." * 500_000):
+        assert not mentions(f"notes.example {hard}", PAGE, bare=True)
