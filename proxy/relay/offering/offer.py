@@ -173,8 +173,8 @@ def decide(
     search: ClientSearch | None = None,
     nested: bool = False,
 ) -> Offer:
-    """Return what this request offers.  ``search`` is the tool search that its client declared.  ``nested``
-    says that the request is an agent's, which writes no programs.
+    """Return what this request offers.  ``search`` is the tool search that its client declared.  An agent's
+    request (``nested``) offers no programs.
 
     If an upstream takes no more tools, the model searches those of the proxy; without search, those that come
     last by id are withheld.
@@ -200,8 +200,7 @@ def decide(
         if not replaced or not limits.takes:
             return replace(nothing, withheld={**withheld, **{spec.name: obstacle for spec in chosen}})
         chosen = []
-    renamed = {**replaced, **hosted}
-    chosen, clashing = _named_once(chosen, renamed, client_names)
+    chosen, clashing = _named_once(chosen, renamed := {**replaced, **hosted}, client_names)
     finder = selection.catalog.get(SEARCH_TOOLS) if SEARCH_TOOLS not in client_names else None
     found, left_out = _with_room(chosen, finder, request, rules.search, limits, search)
     program = None if nested or search or RUN_PROGRAM in client_names else rules.programs.tool(selection)
