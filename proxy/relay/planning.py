@@ -359,10 +359,7 @@ class Planner:
         selection = ask.access.permissions.selections[route.served.upstream.name]
         limits = self._limits(route, ask.wire)
         search = typed.search if typed is not None else None
-        nested = ask.nested is not None
-        offer = self._offers.decide(
-            request, selection, ask.options.wanted, limits=limits, search=search, nested=nested
-        )
+        offer = self._offers.decide(request, selection, ask.options.wanted, limits=limits, search=search)
         rules = text_call_rules(route, request, offer)
         port = port_of(route, ask.wire, self._wires, request, rules)
         make = partial(_editor, ask, route, port, request, offer)

@@ -171,10 +171,8 @@ def decide(
     *,
     limits: ToolLimits = ANY_TOOLS,
     search: ClientSearch | None = None,
-    nested: bool = False,
 ) -> Offer:
-    """Return what this request offers.  ``search`` is the tool search that its client declared.  An agent's
-    request (``nested``) offers no programs.
+    """Return what this request offers.  ``search`` is the tool search that its client declared.
 
     If an upstream takes no more tools, the model searches those of the proxy; without search, those that come
     last by id are withheld.
@@ -203,7 +201,8 @@ def decide(
     chosen, clashing = _named_once(chosen, renamed := {**replaced, **hosted}, client_names)
     finder = selection.catalog.get(SEARCH_TOOLS) if SEARCH_TOOLS not in client_names else None
     found, left_out = _with_room(chosen, finder, request, rules.search, limits, search)
-    program = None if nested or search or RUN_PROGRAM in client_names else rules.programs.tool(selection)
+    writes = search is None and RUN_PROGRAM not in client_names and (wanted is None or wanted.programs)
+    program = rules.programs.tool(selection) if writes else None
     if program is not None:
         found, left_out = rules.programs.offered(found, left_out, chosen, program, request.forced or ())
     left_out |= dict.fromkeys(clashing, "the client declared a function of this name")
@@ -351,13 +350,10 @@ class Offers:
         *,
         limits: ToolLimits = ANY_TOOLS,
         search: ClientSearch | None = None,
-        nested: bool = False,
     ) -> Offer:
         """See :func:`decide`."""
         if request.chosen or search is not None:
-            return decide(
-                request, selection, self._rules, wanted, limits=limits, search=search, nested=nested
-            )
+            return decide(request, selection, self._rules, wanted, limits=limits, search=search)
         # An offer for such a request depends on nothing else of it.
         key = (
             selection,
@@ -371,12 +367,11 @@ class Offers:
             request.background,
             request.choices > 1,
             request.tools_forbidden,
-            nested,
         )
         offers = self._known.of(selection.catalog)
         known = offers.get(key)
         if known is None:
-            offer = decide(request, selection, self._rules, wanted, limits=limits, nested=nested)
+            offer = decide(request, selection, self._rules, wanted, limits=limits)
             known = offers.put(key, offer)
         return known
 
