@@ -2,10 +2,11 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Final, Generic, Literal, Protocol, TypeVar
+
+from msgspec import Struct, field
 
 from proxy.base.caches import CacheSize, declare, text_bytes
 from proxy.records.rows import HiddenTurns, KeptResult, ResponseRecord, SuspendedTurn
@@ -53,8 +54,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 _Record = TypeVar("_Record", bound=Dated)
 
 
-@dataclass(slots=True, eq=False)
-class _Share(Generic[_Key]):
+class _Share(Struct, Generic[_Key], eq=False):
     """The keys of one caller's records, the oldest first, and their size in bytes."""
 
     keys: dict[_Key, None] = field(default_factory=dict)

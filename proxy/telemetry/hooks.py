@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from proxy.base.errors import UpstreamError
 from proxy.base.events import Usage
@@ -25,8 +26,7 @@ from proxy.wires.registry.table import EndpointTable
 OWN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 
 
-@dataclass(slots=True, eq=False)
-class Operation:
+class Operation(Struct, eq=False):
     """One request to an upstream.
 
     ``name`` is the GenAI operation, or empty if no model is asked. ``started_at`` is in nanoseconds since
@@ -72,8 +72,7 @@ class ResponseProgress(Protocol):
     def completed(self) -> int: ...
 
 
-@dataclass(slots=True, eq=False)
-class RequestFacts:
+class RequestFacts(Struct, eq=False):
     """The facts about one request, which are filled in while it is served.
 
     ``id_given`` is true if the client chose the id. ``endpoint`` is the class of the path.

@@ -7,11 +7,10 @@ Other processes and machines write to the same record, so the pages see their ru
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
-from msgspec import Struct
+from msgspec import Struct, field
 
 from proxy.api.admin.json_output import to_line
 from proxy.base.errors import StoreError
@@ -48,8 +47,7 @@ class FeedEvent(Struct, frozen=True):
     tool: str = ""
 
 
-@dataclass(eq=False, slots=True)
-class FeedListener:
+class FeedListener(Struct, eq=False):
     """The events that wait for one page. Only the newest event of each key waits, so their number is
     limited."""
 

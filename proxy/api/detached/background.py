@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
 
@@ -67,8 +66,7 @@ class BackgroundSettings(Struct, frozen=True):
     headers: HeaderRules = field(default_factory=HeaderRules)
 
 
-@dataclass(eq=False, slots=True)
-class BackgroundRun:
+class BackgroundRun(Struct, eq=False):
     """An attempt of a background response that runs in this process.
 
     ``repeats`` is true if the request is stored, so that it can be run again. It may run for ``time_s``

@@ -8,9 +8,9 @@ import asyncio
 import contextlib
 import hashlib
 from collections.abc import Awaitable
-from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
 from multidict import istr
 
 from proxy.base.errors import RequestError
@@ -210,8 +210,7 @@ class KeptStream:
                 raise ConnectionResetError("the run was too long to be resumed")
 
 
-@dataclass(eq=False, slots=True)
-class _Run:
+class _Run(Struct, eq=False):
     """A run that its caller can resume with the same request."""
 
     caller: str

@@ -13,10 +13,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct
 
 from proxy.api.taping.tape import Leg, Room, RunTape, Taped, TapedStream, read_tape
 from proxy.base.caches import CacheSize, declare
@@ -116,8 +116,7 @@ _MARK: Final = "capture:"
 _ENDED: Final = "capture-end:"
 
 
-@dataclass(eq=False, slots=True)
-class Order:
+class Order(Struct, eq=False):
     """An order to capture the next ``runs`` runs of a key until a time.
 
     ``key`` is empty for all callers; ``until`` is in epoch seconds; ``by`` is the administrator. ``left`` is

@@ -21,12 +21,11 @@ import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 import orjson
-from msgspec import Struct
+from msgspec import Struct, field
 
 from proxy.base.caches import CacheSize, declare
 from proxy.records.effects import REPEATS_WITHIN_S, UNMARKED_REPEAT_WITHIN_S
@@ -96,8 +95,7 @@ def _digest_of(caller: str, people: str, path: str, body: Mapping[str, Any], att
     return hashlib.blake2b(whole, digest_size=24).hexdigest()
 
 
-@dataclass(slots=True)
-class _Caused:
+class _Caused(Struct):
     """The effects of requests that are the same; known until ``until``.
 
     ``ledger`` is that of the last run.  ``waiting`` has an entry for each first attempt together with its

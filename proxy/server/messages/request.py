@@ -3,7 +3,6 @@
 import asyncio
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from aiohttp import hdrs, web
 from aiohttp.helpers import set_exception
 from aiohttp.http import StreamWriter
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
+from msgspec import Struct
 
 from proxy.server.messages.heads.head import GONE, Head
 from proxy.server.transport.aiohttp_seam import AiohttpConnection, AiohttpRequest
@@ -39,8 +39,7 @@ def new_ids(prefix: str, at_once: int = _IDS_AT_ONCE) -> Iterator[str]:
             yield prefix + digits[start : start + 32]
 
 
-@dataclass(slots=True)
-class WebSocketMessage:
+class WebSocketMessage(Struct):
     """The message of a WebSocket that contained a request.
 
     ``socket`` sends the answer; each event gets ``lane`` as its ``stream_id`` unless that is empty.

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
 
 T = TypeVar("T")
 
@@ -12,8 +13,7 @@ class WorkCancelled(Exception):
     """Shared work was cancelled, but not because its waiters left."""
 
 
-@dataclass(slots=True)
-class _Flight(Generic[T]):
+class _Flight(Struct, Generic[T]):
     """One execution and the number of its waiters."""
 
     task: asyncio.Task[T]

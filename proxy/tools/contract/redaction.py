@@ -6,12 +6,12 @@ so that a row cannot contain a whole page.
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from proxy.base.caches import declare_lru
 from proxy.tools.contract.arguments import MAX_DEPTH, plain_kind
@@ -130,8 +130,7 @@ def brief(value: Any) -> Any:
     return _bounded(value, 0, _Room(_BRIEF_NODES, _BRIEF_CHARACTERS))
 
 
-@dataclass(slots=True)
-class _Room:
+class _Room(Struct):
     """The nodes and characters that may still be shown of one value."""
 
     nodes: int = _MAX_NODES

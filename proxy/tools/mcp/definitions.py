@@ -18,10 +18,9 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from proxy.base.errors import ConfigError
 from proxy.base.plain_text import INVISIBLE, VARIATIONS, plain_text
@@ -89,8 +88,7 @@ class UnusableDefinition(Exception):
     """A tool's definition, from a server, a file or the record, is unusable; the message has the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Definition:
+class Definition(Struct, frozen=True):
     """A tool as its server describes it.
 
     ``name`` is the server's own name. ``input_schema`` and ``output_schema`` are the original JSON Schemas.

@@ -2,9 +2,9 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from proxy.base.events import (
@@ -59,8 +59,7 @@ class EventEncoder(TurnEncoder):
         return Frame(self._KEEP_ALIVE)
 
 
-@dataclass(slots=True, kw_only=True)
-class EncodedCall:
+class EncodedCall(Struct, kw_only=True):
     """A call, with the pieces of its arguments so far."""
 
     pieces: list[str] = field(default_factory=list)

@@ -10,12 +10,11 @@ import re
 import secrets
 import string
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import orjson
-from msgspec import Struct
+from msgspec import Struct, field
 
 from proxy.base.chance import replayable
 from proxy.base.errors import Unreadable, WireError
@@ -96,8 +95,7 @@ class _Brackets:
             self._closed = self._depth <= 0 and not self._in_string
 
 
-@dataclass(slots=True)
-class _PartialCall:
+class _PartialCall(Struct):
     """A call that is not complete yet.
 
     ``upstream_id`` is the id that the upstream sent; ``call_id`` is the id that the proxy uses. ``unread``

@@ -59,9 +59,8 @@ def declared_names(tools: Sequence[Any], name_of: Callable[[Any], str | None], p
         if name is None:
             continue
         if name in names:
-            raise RequestError(
-                400, f"The tool {name[:_MOST_NAME]!r} is declared twice.", param=place.format(position)
-            )
+            at = place.format(position)
+            raise RequestError(400, f"{at}: the tool {name[:_MOST_NAME]!r} is declared twice.", param=at)
         names[name] = None
     return tuple(names)
 

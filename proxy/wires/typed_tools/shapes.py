@@ -51,6 +51,13 @@ def check_name(name: str, path: str) -> None:
         )
 
 
+def check_grammar(grammar: Mapping[str, Any], path: str) -> None:
+    """Raise :class:`RequestError` in OpenAI's words for the grammar of a custom tool that lacks a member."""
+    for name in ("syntax", "definition"):
+        if grammar.get(name) is None:
+            raise RequestError(400, f"Missing required parameter: '{path}.{name}'.", param=f"{path}.{name}")
+
+
 def _check(value: Any, shape: Shape, path: str) -> None:
     if isinstance(shape, tuple):
         if value not in shape:

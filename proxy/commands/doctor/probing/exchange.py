@@ -3,10 +3,10 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+from msgspec import Struct, field
 
 from proxy.base.conversation import Conversation, FunctionTool
 from proxy.base.errors import UpstreamError, WireError
@@ -21,8 +21,7 @@ _MAX_BYTES = 4 * 1024 * 1024
 _MAX_ARGUMENT_BYTES = 64 * 1024
 
 
-@dataclass
-class Reply:
+class Reply(Struct):
     """The response to one request.
 
     ``status`` is 0 if there was none; ``problem`` then says why. ``error`` is the upstream's own message.

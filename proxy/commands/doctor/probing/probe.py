@@ -5,7 +5,6 @@ It also detects an address without the ``/v1`` of the API, the most common mista
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -175,8 +174,7 @@ async def _probe(upstream: Upstream, model: str | None, wires: Sequence[str]) ->
     )
 
 
-@dataclass(slots=True)
-class _Answer:
+class _Answer(Struct):
     status: int
     streams: bool = False
     usage: bool = False

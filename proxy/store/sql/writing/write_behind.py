@@ -6,8 +6,9 @@ between the put and the commit, and after a failed commit.
 
 import contextlib
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from proxy.store.shelf import Dated, Shelf
 from proxy.store.sql.writing.writes import Write
@@ -16,8 +17,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 _Record = TypeVar("_Record", bound=Dated)
 
 
-@dataclass(slots=True, eq=False)
-class _Waiting(Generic[_Record]):
+class _Waiting(Struct, Generic[_Record], eq=False):
     """The latest state of a key that the database does not have yet; without ``record`` it was deleted.
 
     ``write`` is its queued write, if that has no other rows.

@@ -7,10 +7,10 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
+from msgspec import Struct
 
 from proxy.net.channel import Channel
 
@@ -44,8 +44,7 @@ class _Gone(Exception):
     """The worker that was asked has ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
+class _Question(Struct, frozen=True):
     worker: Channel
     answer: "asyncio.Future[dict[str, Any]]"
 

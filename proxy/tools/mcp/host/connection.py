@@ -11,11 +11,12 @@ import contextlib
 import random
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol
 
 import orjson
 from mcp.shared.exceptions import MCPError
+from msgspec import Struct
+from msgspec.structs import replace
 
 from proxy.base.plain_text import plain_text
 from proxy.tools.mcp.definitions import Definition, Listing, UnusableDefinition
@@ -88,8 +89,7 @@ class Transport(Protocol):
     def open(self) -> AbstractAsyncContextManager[Streams]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(Struct, frozen=True):
     """The current status of a connection. A ready server has a ``reason`` if it requires scopes that its
     token lacks."""
 
@@ -100,8 +100,7 @@ class Status:
     listing: Listing | None = None
 
 
-@dataclass(slots=True)
-class ConnectionHistory:
+class ConnectionHistory(Struct):
     """The history of a connection.
 
     ``connects`` is how often the server was connected. ``last_error`` is the latest reason for a loss or a

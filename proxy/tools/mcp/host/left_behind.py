@@ -11,9 +11,10 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
 
 from proxy.net.own_process import adopt_orphans
 
@@ -26,8 +27,7 @@ _REAP_S: Final = 5.0
 _SELF: Final = Path("/proc/self")
 
 
-@dataclass(frozen=True, slots=True)
-class Groups:
+class Groups(Struct, frozen=True):
     """The process groups of the servers that run.
 
     ``changed`` is called after one was added, with true, or removed, with false. ``marks`` has the servers'

@@ -10,7 +10,6 @@ them as they come, unchecked, because its client asked for that.
 
 import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -55,7 +54,6 @@ _THINKING_EVENT: Final = encode_event(
 """The bytes that :meth:`AnthropicTurnEncoder.encode` makes of a text, without the index and the piece."""
 
 
-@dataclass(slots=True)
 class _Call(EncodedCall):
     """A call; ``is_sent`` means that its arguments are sent as they come, and some were."""
 

@@ -11,14 +11,18 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from proxy.base.errors import RequestError
 from proxy.base.events import SEARCH_TOOLS, ToolCall, ToolDefinition, ToolResult
 from proxy.wires.anthropic.mcp_servers import defers_servers
+from proxy.wires.anthropic.request import declared_name
 from proxy.wires.hosted.forms import CallForm
 from proxy.wires.turn.assembler import mint_call_id
+from proxy.wires.turn.request_members import declared_names
 from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions
 from proxy.wires.typed_tools.searching import ClientSearch, found_in, query_of
 
 _TYPE: Final = re.compile(r"tool_search_tool_(bm25|regex)(_\d{8})?")
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _RESULT: Final = "tool_search_tool_result"
 _USE: Final = "server_tool_use"
 _ERRORS: Final = {
@@ -68,9 +72,10 @@ def with_search(
     tools = payload.get("tools")
     if type(tools) is not list or not (kinds := [kind for tool in tools if (kind := _kind(tool))]):
         return None
-    family = kinds[0] if not kinds[0][-1].isdigit() else kinds[0].rpartition("_")[0]
+    family = _family(kinds[0])
     if not {EVERY_TYPE, kinds[0], family}.isdisjoint(native):
         return None
+    _check_names(tools)
     typed = read() or AsFunctions(payload)
     left, deferred = _divided(typed.payload["tools"])
     changed = {**typed.payload, "tools": left}
@@ -114,6 +119,25 @@ def _divided(tools: Sequence[Any]) -> tuple[list[Any], dict[str, ToolDefinition]
         else:
             left.append({member: value for member, value in tool.items() if member != "defer_loading"})
     return left, deferred
+
+
+def _check_names(tools: Sequence[Any]) -> None:
+    """Raise :class:`RequestError` for what Anthropic refuses of deferred tools and of searches: no upstream
+    sees them before a search has found them."""
+    declared_names(tools, declared_name, "tools[{}].name")
+    for at, tool in enumerate(tools):
+        name, path = declared_name(tool), f"tools[{at}].name"
+        if (kind := _kind(tool)) and name != _family(kind):
+            raise RequestError(400, f"{path} must be {_family(kind)}.", param=path)
+        deferred = name is not None and tool.get("defer_loading") is True
+        if deferred and not _NAME.fullmatch(name or ""):
+            said = f"tools.{at}.custom.name: String should match pattern '^{_NAME.pattern}$'"
+            raise RequestError(400, said, param=path)
+
+
+def _family(kind: str) -> str:
+    """Return a type without its date, which is also the name of the tool."""
+    return kind if not kind[-1].isdigit() else kind.rpartition("_")[0]
 
 
 def _is_search(block: Any) -> bool:

@@ -14,7 +14,7 @@ from proxy.json.lenient import loads
 from proxy.wires.stream.sse import SSEEvent, SSEParser, encode_event
 from proxy.wires.turn.digest import sent_arguments
 from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions, UpstreamTypes, with_grammar
-from proxy.wires.typed_tools.shapes import check_members, check_name
+from proxy.wires.typed_tools.shapes import check_grammar, check_members, check_name
 
 CUSTOM: Final = "custom"
 _SCHEMA: Final = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
@@ -75,7 +75,11 @@ def _functions(tools: Sequence[Any]) -> list[Any]:
         if _is_custom(tool):
             held = _held(tool, f"tools[{place}]")
             check_name(held["name"], f"tools[{place}].custom.name")
-            told = with_grammar(held.get("description") or "", (held.get("format") or {}).get("grammar"))
+            form = held.get("format") or {}
+            grammar = (form.get("grammar") or {}) if form.get("type") == "grammar" else None
+            if grammar is not None:
+                check_grammar(grammar, f"tools[{place}].custom.format.grammar")
+            told = with_grammar(held.get("description") or "", grammar)
             function = {"name": held["name"], "description": told, "parameters": _SCHEMA}
             tool = {"type": "function", "function": function}
         made.append(tool)

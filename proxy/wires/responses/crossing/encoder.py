@@ -6,10 +6,10 @@ end, because clients expect one item after the other.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from proxy.base.chance import epoch_s
@@ -42,7 +42,6 @@ _DELTAS = {"output_text": "output_text", "refusal": "refusal", "summary_text": "
 """Kinds of parts, and the names of their delta events."""
 
 
-@dataclass(slots=True)
 class _Call(EncodedCall):
     """A call so far; ``item`` is in its opening state."""
 
@@ -59,8 +58,7 @@ class _Call(EncodedCall):
         return {**self.item, name: text, "status": "completed" if is_whole else "incomplete"}
 
 
-@dataclass(slots=True)
-class _Text:
+class _Text(Struct):
     """An open text item: reasoning, or a message with its parts so far."""
 
     kind: str

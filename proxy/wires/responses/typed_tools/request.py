@@ -32,7 +32,7 @@ from proxy.wires.typed_tools.functions import (
     FunctionNames,
     UpstreamTypes,
 )
-from proxy.wires.typed_tools.shapes import check_members, check_name
+from proxy.wires.typed_tools.shapes import check_grammar, check_members, check_name
 
 _BY_TYPE: Final = {tool.type: tool for tool in TYPED_TOOLS}
 _BY_CALL: Final = {tool.call: tool for tool in TYPED_TOOLS}
@@ -147,7 +147,8 @@ class _Request:
                 identity = (place.rpartition("[")[0], group, name)
                 if identity in seen:
                     what = name or tool.get("type")
-                    raise RequestError(400, f"The tool {str(what)[:64]!r} is declared twice.", param=path)
+                    said = f"{path}: the tool {str(what)[:64]!r} is declared twice."
+                    raise RequestError(400, said, param=path)
                 seen.add(identity)
 
     def _identities(self, place: str, tool: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -161,6 +162,7 @@ class _Request:
             name = _name(tool, place)
             if kind == CUSTOM and CUSTOM not in self._native:
                 check_name(name, f"{place}.name")
+                _check_format(tool, place)
             yield f"{place}.name", "", name
         elif kind == NAMESPACE:
             group, is_replaced = _text(tool, "name", place), NAMESPACE not in self._native
@@ -173,6 +175,7 @@ class _Request:
                 name = _name(inner, path)
                 if is_replaced:
                     check_name(name, f"{path}.name")
+                    _check_format(inner, path)
                 yield f"{path}.name", f"{group}.", name
         elif isinstance(kind, str) and kind in _BY_TYPE:
             if kind not in self._native:
@@ -424,6 +427,13 @@ def _name(tool: Mapping[str, Any], place: str) -> str:
     """Return the name of a function or custom tool whose members have the right types."""
     check_members(tool, NAMED, place)
     return _text(tool, "name", place)
+
+
+def _check_format(tool: Mapping[str, Any], place: str) -> None:
+    """Raise :class:`RequestError` for a format of a custom tool that is an incomplete grammar."""
+    form = tool.get("format") or {}
+    if form.get("type") == "grammar":
+        check_grammar(form, f"{place}.format")
 
 
 def _text(tool: Mapping[str, Any], name: str, place: str) -> str:

@@ -19,6 +19,7 @@ from proxy.wires.responses.typed_tools.request import as_functions
 from proxy.wires.responses.typed_tools.table import NAMESPACE
 from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions, UpstreamTypes
 from proxy.wires.typed_tools.searching import ClientSearch, found_in
+from proxy.wires.typed_tools.shapes import check_name
 
 _TYPE: Final = "tool_search"
 _CALL, _OUTPUT = "tool_search_call", "tool_search_output"
@@ -116,8 +117,12 @@ def _is_shown(item: Any) -> bool:
 def _deferred(
     tools: Sequence[Any], functions: Mapping[tuple[str, str], str]
 ) -> Iterator[tuple[str, _Declared]]:
-    """Yield the deferred tools under the names of their functions."""
-    for tool in tools:
+    """Yield the deferred tools under the names of their functions.
+
+    Raises :class:`~proxy.base.errors.RequestError` for a name that OpenAI refuses: no upstream sees it before
+    a search has found it.
+    """
+    for at, tool in enumerate(tools):
         kind = tool.get("type") if isinstance(tool, dict) else None
         if kind == NAMESPACE:
             for inner in tool["tools"]:
@@ -125,6 +130,7 @@ def _deferred(
                 if name is not None and inner.get("defer_loading") is True:
                     yield name, _Declared(inner, tool)
         elif kind in ("function", "custom") and tool.get("defer_loading") is True:
+            check_name(tool["name"], f"tools[{at}].name")
             yield str(tool.get("name")), _Declared(tool)
 
 
