@@ -483,8 +483,6 @@ class Runner:
         try:
             output = await self._executor.run(invocation, planned)
         except ToolFailure as failure:
-            if failure.untrusted:
-                mark_untrusted(invocation, failure.untrusted)
             return self._outcomes.fail(invocation, failure)
         except asyncio.CancelledError:
             self._outcomes.fail(invocation, _client_gone())
