@@ -184,14 +184,14 @@ async def create_services(
     """Build everything but the HTTP surface.
 
     ``reap`` marks runs that dead processes left open on record as interrupted; only the server sets it.
-    ``guard`` wraps the loading of each tool, module of tools and upstream, because the rest works without any
-    of them. Raises :class:`~proxy.base.errors.ConfigError` and :class:`~proxy.base.errors.StoreError`.
+    ``guard`` wraps the loading of what the rest works without: each tool, module of tools, and upstream.
+    Raises :class:`~proxy.base.errors.ConfigError` and :class:`~proxy.base.errors.StoreError`.
     """
     given = overrides or Overrides()
-    clock = given.clock or SystemClock()
-    egress, store = open_egress(config) if given.http is None else None, open_record(config, reap=reap)
-    paged_results, searches, programs = PagedResults(record=store), Searches(), Programs()
-    capabilities, credentials = tool_capabilities(config, clock, given.http, egress, store.vault)
+    clock, egress = given.clock or SystemClock(), open_egress(config) if given.http is None else None
+    store = open_record(config, reap=reap)
+    paged_results, searches, programs = PagedResults(record=store, now=store.now), Searches(), Programs()
+    capabilities, credentials = tool_capabilities(config, clock, given.http, egress, store.vault, store.now)
     policy = _policy(config, credentials)
     made = partial(tool_providers, config, capabilities, clock, paged_results, searches, programs, guard)
     own, providers = given.providers is None, made() if given.providers is None else given.providers
@@ -217,6 +217,7 @@ async def create_services(
         effects=store,
         credentials=credentials.broker if credentials is not None and given.fetch_credentials else None,
         log_arguments=config.store.content != "none",
+        now=store.now,
     )
     services = Services(
         config=config,
@@ -225,7 +226,7 @@ async def create_services(
         runner=runner,
         store=store,
         upstreams=open_upstreams(config, given, instruments, guard),
-        limiter=_limiter(config, instruments),
+        limiter=_limiter(config, instruments, store.now),
         egress=egress,
         credentials=credentials,
         instruments=instruments,
@@ -293,7 +294,7 @@ def _instruments(config: Config, registry: Registry, endpoints: EndpointTable, s
     return instruments
 
 
-def _limiter(config: Config, instruments: Instruments) -> RateLimiter:
+def _limiter(config: Config, instruments: Instruments, now: Callable[[], float]) -> RateLimiter:
     limits = config.limits
     general = KeyLimits(
         requests=parse_limits("limits.requests", limits.requests),
@@ -303,7 +304,7 @@ def _limiter(config: Config, instruments: Instruments) -> RateLimiter:
     )
     return RateLimiter(
         general,
-        open_counters(limits.storage_url),
+        open_counters(limits.storage_url, now),
         on_error=limits.on_error,
         limited=instruments.hooks.limited,
     )

@@ -61,6 +61,11 @@ class MontySession:
         self._holds = False
         self._process: asyncio.subprocess.Process | None = None
 
+    @property
+    def pid(self) -> int | None:
+        """The process and its group; ``None`` while there is none."""
+        return None if self._process is None else self._process.pid
+
     async def start(self, code: str, tools: Mapping[str, Binding], state: bytes = b"") -> Step:
         """Start the process, and run the program in it."""
         await self._free.acquire()
