@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import Struct, field
+
 from proxy.toolbox.calculator import calculate
 from proxy.toolbox.clock import get_current_time
 from proxy.toolbox.read_result import read_result_tool
@@ -10,8 +12,16 @@ from proxy.toolbox.search_tools import search_tools_tool
 from proxy.toolbox.weather import FORECAST_URL, GEOCODING_URL, weather_tool
 from proxy.tools.contract.capabilities import Capabilities, Clock, HttpSource
 from proxy.tools.contract.results.paging import PagedResults
+from proxy.tools.programs.programs import Programs
 from proxy.tools.providers.function import FunctionProvider
 from proxy.tools.searching.listing import Searches
+
+
+class CoreLinks(Struct, frozen=True):
+    """What connects tools of this provider to the runs that call them."""
+
+    searches: Searches = field(default_factory=Searches)
+    programs: Programs = field(default_factory=Programs)
 
 
 def core_provider(

@@ -6,6 +6,7 @@ from proxy.app.compose.overrides import Overrides
 from proxy.app.compose.services import Services
 from proxy.app.compose.tools import search_rules
 from proxy.config.load import Config
+from proxy.records.ids import row_ids
 from proxy.relay.base import RunSettings
 from proxy.relay.memory.commit_waiter import CommitWaiter
 from proxy.relay.memory.hidden.history import History
@@ -28,7 +29,6 @@ from proxy.relay.starting.agents import AgentRuns
 from proxy.relay.starting.program_steps import StepTools
 from proxy.relay.starting.programs import ProgramRuns
 from proxy.relay.starting.runs import Runs
-from proxy.server.messages.request import new_ids
 from proxy.tools.programs.engine import ProgramLimits
 from proxy.tools.programs.monty import MontyEngine
 from proxy.wires.wire import Wire
@@ -85,11 +85,11 @@ def create_runs(
         approver=given.approver,
         broken=services.instruments.hooks.broken,
         parents=parents,
-        searches=services.searches,
+        searches=services.links.searches,
     )
     runs = Runs(planner, orchestrator, prices, memory)
     if config.tools.programs != "off":
-        services.programs.bind(_program_runs(services, parents))
+        services.links.programs.bind(_program_runs(services, parents))
     for provider in services.agents:
         provider.bind(_agent_runs(services, runs, parents, wires))
     return runs
@@ -98,7 +98,7 @@ def create_runs(
 def _agent_runs(services: Services, runs: Runs, parents: Parents, wires: Mapping[str, Wire]) -> AgentRuns:
     """Build the component that runs agents. It asks their models in the Chat dialect, or in one that their
     upstreams speak."""
-    ids = new_ids("run_")
+    ids = row_ids("run_")
     return AgentRuns(
         runs,
         parents,
@@ -112,7 +112,7 @@ def _agent_runs(services: Services, runs: Runs, parents: Parents, wires: Mapping
 
 def _program_runs(services: Services, parents: Parents) -> ProgramRuns:
     """Build the component that runs programs."""
-    tools, ids = services.config.tools, new_ids("run_")
+    tools, ids = services.config.tools, row_ids("run_")
     steps = StepTools(
         services.runner, services.approvals, ProgramStates(services.store, services.store.now), tools.parallel
     )

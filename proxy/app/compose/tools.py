@@ -14,7 +14,7 @@ from proxy.relay.offering.deferred import SearchRules
 from proxy.relay.routing.prices import to_nanos
 from proxy.store.base import Store
 from proxy.toolbox.calendar import GOOGLE_CALENDAR_URL, calendar_provider
-from proxy.toolbox.core import core_provider
+from proxy.toolbox.core import CoreLinks, core_provider
 from proxy.toolbox.flights import DUFFEL_URL, flights_provider
 from proxy.toolbox.run_program import run_program_tool
 from proxy.toolbox.weather import FORECAST_URL, GEOCODING_URL
@@ -33,9 +33,7 @@ from proxy.tools.mcp.authorization import ServerAuthorizer
 from proxy.tools.mcp.host_client import HostClient
 from proxy.tools.mcp.pins import FiledPins, PinSource, RecordedPins
 from proxy.tools.mcp.provider import McpProvider
-from proxy.tools.programs.programs import Programs
 from proxy.tools.providers.modules import load_module
-from proxy.tools.searching.listing import Searches
 
 _MAX_ANSWER = 8 << 20
 """The most bytes of a service's response to a tool: a search for flights has thousands of offers."""
@@ -100,8 +98,7 @@ def tool_providers(
     capabilities: Capabilities,
     clock: Clock,
     paged_results: PagedResults,
-    searches: Searches,
-    programs: Programs,
+    links: CoreLinks,
     guard: Guard,
 ) -> list[ToolProvider]:
     """Build the providers of the built-in tools and of the operator's own."""
@@ -111,7 +108,7 @@ def tool_providers(
     run_program = None
     if tools.programs != "off":
         with guard():
-            run_program = run_program_tool(programs, tools.programs_timeout_s)
+            run_program = run_program_tool(links.programs, tools.programs_timeout_s)
     providers: list[ToolProvider] = [
         core_provider(
             clock,
@@ -119,7 +116,7 @@ def tool_providers(
             geocoding_url=urls.get("geocoding", GEOCODING_URL),
             forecast_url=urls.get("weather", FORECAST_URL),
             paged_results=paged_results,
-            searches=searches if config.tools.search != "off" else None,
+            searches=links.searches if config.tools.search != "off" else None,
             run_program=run_program,
         ),
         flights_provider(capabilities, base_url=urls.get("flights", DUFFEL_URL), timeout_s=tools.timeout_s),
