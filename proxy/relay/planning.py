@@ -245,8 +245,11 @@ class Planner:
         ``in_run``."""
         ask, read_before = await self._with_items(planning.ask, route)
         ask, typed = with_functions(ask, route, planning.with_tools)
-        with naming_as_declared(typed):
+        if typed is None:
             plan = await self._plan_as_sent(planning, route, ask, typed, read_before, in_run=in_run)
+        else:
+            with naming_as_declared(typed):
+                plan = await self._plan_as_sent(planning, route, ask, typed, read_before, in_run=in_run)
         return plan if isinstance(plan, Plan) else await self._plan(planning, plan, in_run=in_run)
 
     async def _plan_as_sent(
@@ -303,15 +306,15 @@ class Planner:
         if not self._approvals.enabled:
             return None
         ask, request, upstream = planning.ask, draft.request, draft.route.served.upstream.name
-        permissions = ask.access.permissions
-        selection = permissions.selections[upstream]
+        selection = (permissions := ask.access.permissions).selections[upstream]
 
         async def settle(ids: Sequence[str], untrusted: str) -> ApprovalOutcomes:
             ledger = RunLedger()
             if untrusted:
                 ledger.mark_untrusted(untrusted)
-            budgets = self._budgets.within(request.max_calls)
-            planning.purse = planning.purse or Purse.of(budgets, time.monotonic)
+            planning.purse = planning.purse or Purse.of(
+                self._budgets.within(request.max_calls), time.monotonic
+            )
             parent = Parent(
                 ask,
                 request.model,

@@ -185,13 +185,13 @@ async def create_services(
     ``guard`` wraps the loading of what the rest works without: each tool, module of tools, and upstream.
     Raises :class:`~proxy.base.errors.ConfigError` and :class:`~proxy.base.errors.StoreError`.
     """
-    given = overrides or Overrides()
-    clock, egress = given.clock or SystemClock(), open_egress(config) if given.http is None else None
-    store = open_record(config, reap=reap)
+    given, upstreams = overrides or Overrides(), dict[str, Upstream]()
+    clock, store = given.clock or SystemClock(), open_record(config, reap=reap)
+    egress = open_egress(config) if given.http is None else None
     paged_results, links = PagedResults(record=store, now=store.now), CoreLinks()
     capabilities, credentials = tool_capabilities(config, clock, given.http, egress, store.vault, store.now)
     policy = _policy(config, credentials)
-    made = partial(tool_providers, config, capabilities, clock, paged_results, links, guard)
+    made = partial(tool_providers, config, capabilities, clock, paged_results, links, upstreams, guard)
     own, providers = given.providers is None, made() if given.providers is None else given.providers
     mcp = mcp_provider(config, given, store, credentials, guard) if own else ()
     agents = agent_provider(config, given, [*providers, *mcp], policy) if own else ()
@@ -223,7 +223,7 @@ async def create_services(
         policy=policy,
         runner=runner,
         store=store,
-        upstreams=open_upstreams(config, given, instruments, guard),
+        upstreams=open_upstreams(config, given, instruments, guard, upstreams),
         limiter=_limiter(config, instruments, store.now),
         egress=egress,
         credentials=credentials,

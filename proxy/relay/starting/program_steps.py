@@ -122,12 +122,17 @@ class Steps:
         waiting = {by_index[index]: approval.id for index, approval in asked.waiting.items()}
         refused = {result.call_id: result for result in asked.refused}
         now = {id_: call for id_, call in made.items() if id_ not in waiting and call.call_id not in refused}
-        if waiting or any(self._has_effect(call) for call in now.values()):
+        acts = any(self._has_effect(call) for call in now.values())
+        if waiting or acts:
             await self._keep(session, state)
         over = {id_: _text(refused[call.call_id]) for id_, call in made.items() if call.call_id in refused}
         results = {**state.results, **over, **await self._ran(now, asked.granted)}
+        self.state = replace(self.state, results=results, waiting=waiting)
+        if acts:
+            # A process that dies now must not leave it open how these calls ended.
+            await self._put()
         if waiting:
-            raise Waits(replace(self.state, results=results, waiting=waiting), list(waiting.values()))
+            raise Waits(self.state, list(waiting.values()))
         return results
 
     def _as_calls(self, calls: Sequence[ProgramCall]) -> dict[int, ToolCall]:
@@ -178,10 +183,14 @@ class Steps:
             )
         untrusted = self._context.ledger.untrusted_before(state.step)
         self.state = replace(state, dump=dump, untrusted=untrusted)
+        if not await self._put():
+            raise ToolFailure(_NOT_KEPT)
+
+    async def _put(self) -> bool:
+        """Write the state; return whether it is on record."""
         states = self._tools.states
         states.put(self.state, self._context.caller, ephemeral=not self._parent.asking.keeps)
-        if not await states.commit():
-            raise ToolFailure(_NOT_KEPT)
+        return await states.commit()
 
     async def _ran(self, calls: Mapping[int, ToolCall], granted: Mapping[int, Any]) -> dict[int, str]:
         """Run calls and return their results for the program, by id."""

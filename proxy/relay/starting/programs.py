@@ -118,7 +118,7 @@ class ProgramRuns:
     async def _goes_on(self, earlier: ProgramState, *, is_repeat: bool) -> bool:
         """Return whether a program goes on from a state: it was interrupted, and not long ago."""
         within_s = REPEATS_WITHIN_S if is_repeat else UNMARKED_REPEAT_WITHIN_S
-        if earlier.done or earlier.waiting or self._tools.states.age_s(earlier) > within_s:
+        if earlier.done or self._tools.states.age_s(earlier) > within_s:
             return False
         detail = await self._store.get_run(earlier.run_id)
         return detail is not None and detail.run.status in UNANSWERED
