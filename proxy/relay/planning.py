@@ -312,9 +312,9 @@ class Planner:
             ledger = RunLedger()
             if untrusted:
                 ledger.mark_untrusted(untrusted)
-            planning.purse = planning.purse or Purse.of(
-                self._budgets.within(request.max_calls), time.monotonic
-            )
+            budgets = self._budgets.within(request.max_calls)
+            planning.purse = planning.purse or Purse.of(budgets, time.monotonic)
+            access = ProgramAccess(permissions.policies[upstream], selection.catalog)
             parent = Parent(
                 ask,
                 request.model,
@@ -324,15 +324,10 @@ class Planner:
                 asking=AgentAsking(
                     selection.asks and draft.is_person and can_hold_turn(request), keeps=request.may_store
                 ),
-                access=ProgramAccess(permissions.policies[upstream], selection.catalog),
+                access=access,
             )
-            resuming = Resuming(
-                ask.identity,
-                permissions.policies[upstream],
-                selection.catalog,
-                ask.access.meter,
-                lambda agent: self._parents.continuing(agent, parent),
-            )
+            within = partial(self._parents.continuing, parent=parent)
+            resuming = Resuming(ask.identity, access.policy, access.catalog, ask.access.meter, within)
             return await self._approvals.settle(ids, resuming)
 
         return settle

@@ -1,4 +1,4 @@
-"""Programs survive ``kill -9`` at every step: no effect twice, no result lost, and the same end as without."""
+"""Programs survive ``kill -9`` at every step: no effect twice, no result lost, and the same end."""
 
 import asyncio
 import json
@@ -154,7 +154,7 @@ async def say(proxy: ProxyProcess, *more: Any, **headers: str) -> str:
 async def test_a_program_ends_the_same_whatever_read_it_was_killed_in(
     seed: int, kind: str, tmp_path: Path
 ) -> None:
-    """The server is killed in each read of a random program, one after the other; each effect happens once."""
+    """The server is killed in each read of a random program; each effect happens once."""
     code, calls = program(seed)
     reads = [name for tool, name in calls if tool == "look"]
     async with rig(kind, code, tmp_path) as made:
