@@ -457,6 +457,20 @@ class ToolsConfig(Section):
     search_finds: int = Field(
         default=5, ge=1, le=20, description="Largest number of tools that one search finds."
     )
+    programs: Literal["auto", "on", "off"] = Field(
+        default="off",
+        description='Whether models write programs that call server tools, in one call each: "on", "off", '
+        'or "auto" for requests whose models would otherwise search. Needs the extra programs.',
+    )
+    programs_timeout_s: Seconds = Field(
+        default=60, description="Seconds that a program may take, with its calls."
+    )
+    programs_compute_s: Annotated[float, Field(gt=0, le=60, allow_inf_nan=False)] = Field(
+        default=5, description="Seconds that a program may compute, without its calls."
+    )
+    programs_memory: int = Field(
+        default=64 * 2**20, ge=2**20, le=2**29, description="Bytes of memory that a program may use."
+    )
     aliases: Annotated[dict[str, str], AfterValidator(check_aliases)] = Field(
         default={},
         description="If a client declares a function of this name, run this server tool in its place.",
