@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 
 from proxy.base.caches import Derived, text_bytes
 from proxy.base.errors import RequestError
-from proxy.base.events import SEARCH_TOOLS, ToolDefinition, ToolDefinitions
+from proxy.base.events import GENERATE_IMAGE, SEARCH_TOOLS, ToolDefinition, ToolDefinitions
 from proxy.http.own_headers import TOOLS
 from proxy.relay.offering.choosing import Choice, choose
 from proxy.relay.offering.deferred import (
@@ -440,10 +440,10 @@ def _fingerprint(offered: Mapping[str, ToolSpec]) -> str:
 
 def _chosen(available: Mapping[str, ToolSpec], rules: OfferRules, wanted: Wanted | None) -> list[ToolSpec]:
     """Return the tools to inject.  A denied name gets the same error as an unknown one."""
-    if wanted is None:
-        return list(available.values()) if rules.inject else []
-    if wanted.every:
-        return list(available.values())
+    if wanted is None or wanted.every:
+        # Only a client that declares its provider's tool would see the images.
+        every = [spec for spec in available.values() if spec.name != GENERATE_IMAGE]
+        return every if wanted is not None or rules.inject else []
     for name in wanted.names:
         if name not in available:
             raise RequestError(
