@@ -672,6 +672,12 @@ class StoreConfig(Section):
         description="Earlier values of seal_key, which can still decrypt older content, each as env:NAME or "
         "file:/path. After `toolrelay migrate --reseal` they are no longer needed.",
     )
+    max_clock_skew_s: float = Field(
+        default=60.0,
+        ge=0,
+        description="A server does not start if its clock and that of PostgreSQL differ by more seconds. "
+        "What hosts must agree on goes by the clock of PostgreSQL; the log warns above 2 s. 0: no limit.",
+    )
     synchronous: Literal["normal", "full"] = Field(
         default="normal",
         description="full: nothing is lost if the power fails; normal: nothing is lost if only the process "
@@ -909,7 +915,11 @@ class Config(Section):
         return {name: upstream.key_setting(name) for name, upstream in self.upstreams.items()}
 
     def secrets(self) -> tuple[str, ...]:
-        """Return the value of every resolved secret, for the log's mask. Handle with care."""
+        """Return the value of every resolved secret, for the log's mask. Handle with care.
+
+        One that is a word of a setting's name is left out: its mask would hide which setting a line advises
+        to change, and so tell everybody the secret.
+        """
         storage = self.limits.storage
         secrets: list[Secret | None] = [self.store.seal_key, *self.store.old_seal_keys]
         secrets += [key.secret for key in self.keys.values()]
@@ -925,4 +935,11 @@ class Config(Section):
         values += [self._start_token] if self._start_token else []
         if isinstance(storage, str) or storage.resolved:
             values += passwords_in(self.limits.storage_url)
-        return (*values, *passwords_in(self.store.url))
+        own_words = self._own_words()
+        return tuple(each for each in (*values, *passwords_in(self.store.url)) if each not in own_words)
+
+    def _own_words(self) -> set[str]:
+        """Return the names of sections and settings, and the words of these."""
+        tables = [self, *(each for _, each in self if isinstance(each, Section))]
+        names = {name for table in tables for name in type(table).model_fields}
+        return names | {word for name in names for word in name.split("_")}
