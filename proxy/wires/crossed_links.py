@@ -1,6 +1,7 @@
 """Readers of turns that cite the pages to which the model links."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
@@ -35,6 +36,14 @@ class LinkingPort(CitingPort):
         self._pages: dict[str, FoundPage] = {}
         self._numbers: dict[int, FoundPage] = {}
         self._first = 0
+
+    def cite_earlier(self, pages: Iterable[tuple[FoundPage, int]]) -> None:
+        if self._request.wants_json:
+            return
+        for page, number in itertools.islice(pages, _MOST_PAGES):
+            self._pages.setdefault(page.url, page)
+            if number:
+                self._numbers.setdefault(number, page)
 
     def cite(self, pages: Sequence[FoundPage], conversation: Callable[[], bytes]) -> Mapping[str, int]:
         # A citation would cut a JSON answer of Messages into blocks that are no JSON.

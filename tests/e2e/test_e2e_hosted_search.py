@@ -305,12 +305,14 @@ MIXED = {"web_search": SEARCH, "read": {"path": "a.txt"}}
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("name", MODELS)
 async def test_mixed_turns_of_messages(name: str, streamed: bool) -> None:
-    """A search and a call of the client's own tool in one turn: each side answers its own call."""
+    """A search and a call of the client's own tool in one turn: each side answers its own call, and the next
+    answer cites what was found."""
     messages: list[Any] = [{"role": "user", "content": QUESTIONS[0]}]
     async with (
         serving_models(MIXED, native=(), hosts_search=True) as (proxy, models),
         anthropic_at(proxy) as client,
     ):
+        models[name].answer = LINKED
         tools = [
             {"type": "web_search_20250305", "name": "web_search"},
             {"name": "read", "description": "Read a file", "input_schema": READ},
@@ -333,6 +335,8 @@ async def test_mixed_turns_of_messages(name: str, streamed: bool) -> None:
             ]
             messages.append({"role": "user", "content": results})
     assert reasons == ["tool_use", "end_turn"]
+    answer = [block for block in messages[3]["content"] if block["type"] == "text"]
+    assert [note["url"] for block in answer for note in block["citations"] or ()] == PAGES
     kinds = [block["type"] for block in messages[1]["content"] if block["type"] != "thinking"]
     assert sorted(kinds) == ["server_tool_use", "tool_use", "web_search_tool_result"]
     ours, theirs = models[name].results
@@ -343,12 +347,14 @@ async def test_mixed_turns_of_messages(name: str, streamed: bool) -> None:
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("name", MODELS)
 async def test_mixed_turns_of_responses(name: str, streamed: bool) -> None:
-    """A search and a call of the client's own function in one turn of Responses."""
+    """A search and a call of the client's own function in one turn of Responses; the next answer cites what
+    was found, also by its number."""
     items: list[Any] = [{"role": "user", "content": QUESTIONS[0]}]
     async with (
         serving_models(MIXED, native=(), hosts_search=True) as (proxy, models),
         openai_at(proxy) as client,
     ):
+        models[name].answer = "See 【2】."
         function = {"type": "function", "name": "read", "parameters": READ, "strict": False}
         options: dict[str, Any] = {"model": name, "input": items, "tools": [{"type": "web_search"}, function]}
         for _ in range(2):
@@ -364,7 +370,9 @@ async def test_mixed_turns_of_responses(name: str, streamed: bool) -> None:
                 if item.type == "function_call":
                     output = {"type": "function_call_output", "call_id": item.call_id, "output": "the file"}
                     items.append(output)
-        assert response.output_text == ANSWER
+        assert response.output_text == f"See [[2]]({PAGES[1]})."
+        (note,) = response.model_dump()["output"][-1]["content"][0]["annotations"]
+        assert note["url"] == PAGES[1]
     assert [item.get("type") for item in items].count("web_search_call") == 1
     ours, theirs = models[name].results
     assert PAGES[0] in ours
