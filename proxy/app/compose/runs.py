@@ -6,6 +6,7 @@ from proxy.app.compose.overrides import Overrides
 from proxy.app.compose.services import Services
 from proxy.app.compose.tools import search_rules, serving_tools
 from proxy.config.load import Config
+from proxy.records.ids import row_ids
 from proxy.relay.base import RunSettings
 from proxy.relay.memory.commit_waiter import CommitWaiter
 from proxy.relay.memory.hidden.history import History
@@ -24,7 +25,6 @@ from proxy.relay.run.tapes import Tapes
 from proxy.relay.run_memory import RunMemory
 from proxy.relay.starting.agents import AgentRuns
 from proxy.relay.starting.runs import Runs
-from proxy.server.messages.request import new_ids
 from proxy.wires.wire import Wire
 
 
@@ -89,7 +89,7 @@ def create_runs(
 def _agent_runs(services: Services, runs: Runs, parents: Parents, wires: Mapping[str, Wire]) -> AgentRuns:
     """Build the component that runs agents. It asks their models in the Chat dialect, or in one that their
     upstreams speak."""
-    ids = new_ids("run_")
+    ids = row_ids("run_")
     return AgentRuns(
         runs,
         parents,

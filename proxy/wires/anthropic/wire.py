@@ -63,7 +63,7 @@ class AnthropicWire(Wire):
         return SealedResults(self._keys, caller).turns(cast(AnthropicRequest, request).messages)
 
     def with_search(self, payload: Mapping[str, Any], upstream: UpstreamTypes) -> AsFunctions | None:
-        return with_search(payload, upstream.native, partial(self.as_functions, payload, upstream))
+        return with_search(payload, upstream, partial(self.as_functions, payload, upstream))
 
     def as_functions(self, payload: Mapping[str, Any], upstream: UpstreamTypes) -> AsFunctions | None:
         """See :meth:`proxy.wires.wire.Wire.as_functions`. Also raises for a ``thread`` that nobody keeps.
