@@ -203,7 +203,9 @@ def decide(
     wanted, shown, asked = _with_body(request, selection, wanted)
     nothing = _nothing(request, limits, search, Offer(withheld=withheld, shown=shown))
     if wanted is not None and not wanted.every and not wanted.names:
-        _refuse_hosted(request)
+        if request.chosen.hosted:
+            declares = f"declares {request.chosen.hosted[0][0].kind}"
+            raise RequestError(400, _NONE_BUT.format(declares), param=TOOLS)
         return nothing
     chosen = _chosen(available, rules, wanted)
     replaced = _replaced(request, available, rules)
@@ -321,13 +323,6 @@ def _joined(choice: Choice, wanted: Wanted | None) -> Wanted:
     if not wanted.names:
         raise RequestError(400, _NONE_BUT.format("chooses server tools"), param=TOOLS)
     return Wanted(names=tuple(sorted(choice.ids.union(wanted.names))))
-
-
-def _refuse_hosted(request: ClientRequest) -> None:
-    """Raise :class:`RequestError` if a request without server tools declares a provider's tool that needs
-    one."""
-    if request.chosen.hosted:
-        raise RequestError(400, _NONE_BUT.format(f"declares {request.chosen.hosted[0][0].kind}"), param=TOOLS)
 
 
 def is_reserved(name: str, offer: Offer, request: ClientRequest) -> bool:
