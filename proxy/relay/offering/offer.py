@@ -26,7 +26,7 @@ from proxy.relay.offering.deferred import (
     defer,
     with_room_for,
 )
-from proxy.relay.offering.hosted import own_name, serving_tools, shown_with
+from proxy.relay.offering.hosted import declared_tools, serving_tools, shown_with
 from proxy.relay.offering.tool_limits import ANY_TOOLS, ToolLimits, too_many
 from proxy.relay.offering.wanted import Wanted
 from proxy.tools.access.catalog import Selection
@@ -145,11 +145,7 @@ class Offer:
 
     def with_declared(self, request: ClientRequest) -> "Offer":
         """Return the same offer for a request that declares the same tools of its provider in its own way."""
-        tools: dict[str, HostedTool] = {}
-        for tool, id_ in request.chosen.hosted:
-            if (name := own_name(tool, id_, request.declared)) in self.shown.hosted:
-                tools.setdefault(name, tool)
-        return self._serving(tools)
+        return self._serving(declared_tools(request, self.shown))
 
     def without_declarations(self) -> "Offer":
         """Return the same offer without what the client has written in its declarations."""
