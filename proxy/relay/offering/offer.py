@@ -26,7 +26,7 @@ from proxy.relay.offering.deferred import (
     defer,
     with_room_for,
 )
-from proxy.relay.offering.hosted import declared_tools, serving_tools, shown_with
+from proxy.relay.offering.hosted import declared_tools, serving_tools, NONE_BUT, refuse_hosted, shown_with
 from proxy.relay.offering.tool_limits import ANY_TOOLS, ToolLimits, too_many
 from proxy.relay.offering.wanted import Wanted
 from proxy.tools.access.catalog import Selection
@@ -38,7 +38,6 @@ from proxy.wires.hosted.tools import HostedTool
 from proxy.wires.typed_tools.searching import ClientSearch
 
 RESERVED_PREFIX = "core__"
-_NONE_BUT = f"{TOOLS} is none, but the body {{}}. Leave one of the two out."
 _MAX_BYTES = 16 << 20
 """The most bytes of offers that are cached for a catalog: a few for each selection, and selections are
 few."""
@@ -199,9 +198,7 @@ def decide(
     wanted, shown, asked = _with_body(request, selection, wanted)
     nothing = _nothing(request, limits, search, Offer(withheld=withheld, shown=shown))
     if wanted is not None and not wanted.every and not wanted.names:
-        if request.chosen.hosted:
-            declares = f"declares {request.chosen.hosted[0][0].kind}"
-            raise RequestError(400, _NONE_BUT.format(declares), param=TOOLS)
+        refuse_hosted(request)
         return nothing
     chosen = _chosen(available, rules, wanted)
     replaced = _replaced(request, available, rules)
@@ -317,7 +314,7 @@ def _joined(choice: Choice, wanted: Wanted | None) -> Wanted:
     if wanted.every:
         return wanted
     if not wanted.names:
-        raise RequestError(400, _NONE_BUT.format("chooses server tools"), param=TOOLS)
+        raise RequestError(400, NONE_BUT.format("chooses server tools"), param=TOOLS)
     return Wanted(names=tuple(sorted(choice.ids.union(wanted.names))))
 
 
