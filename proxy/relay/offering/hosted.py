@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Final
 
 from proxy.base.caches import Memo
-from proxy.base.events import ToolDefinitions
 from proxy.base.errors import RequestError
+from proxy.base.events import ToolDefinitions
 from proxy.http.own_headers import TOOLS
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy

@@ -26,7 +26,7 @@ from proxy.relay.offering.deferred import (
     defer,
     with_room_for,
 )
-from proxy.relay.offering.hosted import declared_tools, serving_tools, NONE_BUT, refuse_hosted, shown_with
+from proxy.relay.offering.hosted import NONE_BUT, declared_tools, refuse_hosted, serving_tools, shown_with
 from proxy.relay.offering.tool_limits import ANY_TOOLS, ToolLimits, too_many
 from proxy.relay.offering.wanted import Wanted
 from proxy.tools.access.catalog import Selection
