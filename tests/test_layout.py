@@ -163,7 +163,6 @@ READS_CONFIG = COMPOSING
 
 LONG_FILES: dict[str, str] = {
     "proxy.base.error_codes": "every error code as data, with what it means",
-    "proxy.config.settings": "every setting as data, with the one line that explains it",
 }
 """Files that may be longer than 500 lines, and why."""
 

@@ -38,9 +38,9 @@ from proxy.config.settings import (
     StoreConfig,
     TelemetryConfig,
     ToolsConfig,
+    UiConfig,
     UpstreamConfig,
 )
-from proxy.config.ui import UiConfig
 from proxy.http.own_headers import HISTORY, TOOLS, TRACE
 from proxy.records.rows import KeptWire
 from proxy.server.connections.application import Application
