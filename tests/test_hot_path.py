@@ -32,22 +32,22 @@ CALLS_PER_EVENT_AT_ONCE_WITH_TOOLS = 13  # 12
 CALLS_PER_REQUEST = 400  # 383: such heads came before; `limits` counts the request
 # 489: the parser reads the head, and everything that depends on it is computed
 CALLS_PER_REQUEST_OF_A_NEW_HEAD = 510
-# 1381 on a busy machine: the request is planned for any dialect and recognised if it is repeated; its answer
-# is noted under three keys, so that no hidden turn of another conversation with the same words is taken for
-# its own.
-CALLS_PER_REQUEST_WITH_TOOLS = 1480
+# 1145: the request is planned for any dialect and recognised if it is repeated; its answer is noted under
+# three keys, so that no hidden turn of another conversation with the same words is taken for its own.
+CALLS_PER_REQUEST_WITH_TOOLS = 1260
 # The client's body is split into its members here, which a request without a call does not need; and its
 # stored content is sealed, which takes about a hundred calls.
-CALLS_PER_TOOL_TURN = 1780  # 1628, 1712 on a very busy machine: `limits` counts the request and the call
-# 2122 to 2172 on a busy machine: the claim is committed before the call runs, and the outcome after it.
-# Before each step a run looks whether the record keeps up. A plain stream, which is subtracted, takes 200
-# calls less than when this was 2140, since its note is one row; the answer after a call still takes three.
-CALLS_PER_TOOL_TURN_WITH_EFFECT = 2290
+# 1860: `limits` counts the request and the call. A plain stream, which is subtracted, takes 240 calls less
+# than when this was 1628, since it is read without frames.
+CALLS_PER_TOOL_TURN = 2040
+# 2340: the claim is committed before the call runs, and the outcome after it. Before each step a run looks
+# whether the record keeps up. What is subtracted is less, as above.
+CALLS_PER_TOOL_TURN_WITH_EFFECT = 2570
 
 # What one stream spends with its record: frames and JSON texts with some more as above, rows and sealings
 # exactly.
 SPENT_ON_A_STREAM_PASSED = Spent(232, 2, 0, 0)  # 212 frames
-SPENT_ON_A_STREAM_WITH_TOOLS = Spent(732, 15, 3, 1)  # 671 frames, 14 JSON texts
+SPENT_ON_A_STREAM_WITH_TOOLS = Spent(695, 15, 3, 1)  # 632 frames
 SPENT_ON_A_RUN_THAT_READS = Spent(1815, 62, 11, 9)  # 1666 frames, 58 JSON texts
 SPENT_ON_A_RUN_THAT_ACTS = Spent(1995, 71, 19, 11)  # 1831 frames, 67 JSON texts
 

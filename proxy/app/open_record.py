@@ -17,6 +17,7 @@ def open_record(config: Config, *, reap: bool = False, must_exist: bool = False)
         keep_days=settings.keep_days,
         synchronous=settings.synchronous,
         reap=reap,
+        max_clock_skew_s=settings.max_clock_skew_s if reap else 0,
         max_bytes=settings.max_bytes,
         max_per_caller=settings.max_per_caller,
         max_bytes_per_caller=settings.max_bytes_per_caller,

@@ -1,7 +1,6 @@
 """``toolrelay ui``: a link that signs in to the web UI; also the lines about it at a server's start."""
 
 import sys
-import time
 import webbrowser
 from typing import Final
 
@@ -35,7 +34,7 @@ async def print_link(config: Config, *, address: str | None, browse: bool) -> No
         raise ConfigError("--url", f"{base[:80]!r} is not an address", "Write one like https://proxy.example")
     async with opened_record(config, must_exist=True) as store:
         _, hash_key = await store.hash_key()
-    made = link(base, login_code(signing_key(hash_key), now=time.time()))
+        made = link(base, login_code(signing_key(hash_key), now=store.now()))
     say_error(f"This link signs in once, within {CODE_S:g} seconds:")
     say(made)
     if browse and not webbrowser.open(made):

@@ -54,22 +54,16 @@ from proxy.config.types import (
 __all__ = [
     "DEFAULT_BASE_URL",
     "DEFAULT_KEY",
-    "ApprovalsConfig",
     "AuthConfig",
     "Config",
-    "CredentialConfig",
-    "KeyConfig",
     "LimitsConfig",
     "LogConfig",
     "PolicyConfig",
-    "PriceConfig",
     "ServerConfig",
     "StoreConfig",
     "TelemetryConfig",
     "ToolsConfig",
-    "UiConfig",
     "UpstreamConfig",
-    "WireName",
 ]
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
@@ -471,18 +465,20 @@ class Config(Section):
         return next(iter(self.upstreams))
 
     def key_settings(self) -> dict[str, str]:
-        """Return the setting of each upstream's operator key; none with ``forward``, because clients send
-        theirs."""
+        """Return the setting of each upstream's operator key; with ``forward`` clients send theirs."""
         if self.auth.mode == "forward":
             return {}
         return {name: upstream.key_setting(name) for name, upstream in self.upstreams.items()}
 
     def secrets(self) -> tuple[str, ...]:
-        """Return the value of every resolved secret, for the log's mask. Handle with care."""
+        """Return the value of every resolved secret, for the log's mask. Handle with care.
+
+        One that is a word of a setting's name is left out: its mask would hide which setting a line advises
+        to change, and so tell everybody the secret.
+        """
         storage = self.limits.storage
         secrets: list[Secret | None] = [self.store.seal_key, *self.store.old_seal_keys]
-        secrets += [key.secret for key in self.keys.values()]
-        secrets.append(self.approvals.webhook_secret)
+        secrets += [self.approvals.webhook_secret, *(key.secret for key in self.keys.values())]
         secrets += secrets_of(self.mcp)
         secrets += [storage] if isinstance(storage, Secret) else []
         for upstream in self.upstreams.values():
@@ -494,4 +490,11 @@ class Config(Section):
         values += [self._start_token] if self._start_token else []
         if isinstance(storage, str) or storage.resolved:
             values += passwords_in(self.limits.storage_url)
-        return (*values, *passwords_in(self.store.url))
+        own_words = self._own_words()
+        return tuple(each for each in (*values, *passwords_in(self.store.url)) if each not in own_words)
+
+    def _own_words(self) -> set[str]:
+        """Return the names of sections and settings, and the words of these."""
+        tables = [self, *(each for _, each in self if isinstance(each, Section))]
+        names = {name for table in tables for name in type(table).model_fields}
+        return names | {word for name in names for word in name.split("_")}

@@ -7,25 +7,24 @@ from typing import Final
 GONE_AFTER_S: Final = 20
 """A connection is lost after so many seconds without any sign of the peer's system."""
 
-_IDLE_S: Final = 10
-_INTERVAL_S: Final = 5
 _PROBES: Final = 2
 
 
-def watch_peer(sock: socket.socket) -> None:
-    """Let the system probe whether the peer is there, and end the connection after :data:`GONE_AFTER_S`.
+def watch_peer(sock: socket.socket, gone_after_s: int = GONE_AFTER_S) -> None:
+    """Let the system probe whether the peer is there, and end the connection after ``gone_after_s``.
 
     A host that lost its power or its network sends nothing more, not even a reset. Only time limits of the
     application would notice this, and they must be long for a model that thinks. TCP keepalive probes a
     silent connection. ``TCP_USER_TIMEOUT`` limits how long sent data may stay unacknowledged. Options that
     a system lacks are left out.
     """
+    idle_s = gone_after_s // 2
     options = [
-        ("TCP_KEEPIDLE", _IDLE_S),
-        ("TCP_KEEPALIVE", _IDLE_S),  # the name on macOS
-        ("TCP_KEEPINTVL", _INTERVAL_S),
+        ("TCP_KEEPIDLE", idle_s),
+        ("TCP_KEEPALIVE", idle_s),  # the name on macOS
+        ("TCP_KEEPINTVL", idle_s // _PROBES),
         ("TCP_KEEPCNT", _PROBES),
-        ("TCP_USER_TIMEOUT", GONE_AFTER_S * 1000),
+        ("TCP_USER_TIMEOUT", gone_after_s * 1000),
     ]
     with suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,7 +1,7 @@
 """Lets server tools run the tools that a client declares as its provider's own."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from proxy.relay.ask import Ask
 from proxy.relay.offering.hosted import own_name
@@ -10,6 +10,9 @@ from proxy.relay.routing.router import Route
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.hosted.tools import HostedTool
 from proxy.wires.typed_tools.functions import EVERY_TYPE
+from proxy.wires.upstream_port import BodyEditor
+
+_CARRIED: Final = "searches that the client sent back"
 
 
 def with_hosted(ask: Ask, route: Route, request: ClientRequest, rules: OfferRules) -> ClientRequest:
@@ -62,3 +65,18 @@ def _is_native(tool: HostedTool, route: Route) -> bool:
     """Return whether the upstream of a route runs a tool itself: it speaks the dialect, and is said to."""
     native = () if route.wire or route.served.text_calls is not None else route.served.native
     return not {EVERY_TYPE, tool.kind, str(tool.declared.get("type"))}.isdisjoint(native)
+
+
+def put_back_sealed(ask: Ask, request: ClientRequest, editor: BodyEditor) -> str:
+    """Put back the turns with searches that the client carries and the record does not have.
+
+    Return the source of the untrusted texts in them, empty for none.
+    """
+    if not request.has_proxy_calls:
+        return ""
+    found = ""
+    for position, turn in ask.wire.sealed_turns(request, ask.identity.caller):
+        if position not in editor.edits.restored:
+            editor.restore(position, turn, needed=False)
+            found = _CARRIED
+    return found

@@ -19,7 +19,7 @@ from proxy.relay.approvals.approvals import Resuming
 from proxy.relay.ask import Ask, RequestHead, UpstreamPermissions
 from proxy.relay.base import RunSettings
 from proxy.relay.headers import of_any_dialect
-from proxy.relay.hosted import with_hosted
+from proxy.relay.hosted import put_back_sealed, with_hosted
 from proxy.relay.memory.hidden.history import Restored, SettleApprovals
 from proxy.relay.memory.hidden.outcomes import MemoryOutcome
 from proxy.relay.memory.idempotency import repeat_of
@@ -282,7 +282,7 @@ class Planner:
         if planning.purse is not None:
             planning.approvals = restored.approvals.after(planning.approvals, planning.purse)
             restored = structs.replace(restored, approvals=planning.approvals)
-        if read_before:
+        if read_before := join_sources(read_before, put_back_sealed(ask, request, draft.editor)):
             restored = structs.replace(restored, untrusted=join_sources(restored.untrusted, read_before))
         if (restored.upstream or restored.bound) and not planning.pinned:
             planning.pinned = True

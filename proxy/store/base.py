@@ -144,6 +144,13 @@ class KeySource(Protocol):
         also call :meth:`keys_version` from time to time.
         """
 
+    def now(self) -> float:
+        """Return the time in seconds since the epoch, by the clock that all processes of the store share.
+
+        With PostgreSQL that is the database's, since the clocks of several machines differ. What one process
+        writes and another one compares has its times from here. It never waits.
+        """
+
     async def keys_version(self) -> int:
         """Return the ``version`` that :meth:`read_keys` would return now; raises StoreError."""
 

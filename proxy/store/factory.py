@@ -17,13 +17,13 @@ from proxy.store.options import DEFAULTS, StoreOptions
 from proxy.store.seal import Seal, parse_seal_key
 from proxy.store.sql.migrate import (
     MigrationReport,
-    find_migrations,
-    load_migrations,
+    latest_schema,
     migrate_sqlite,
     sqlite_version,
 )
 from proxy.store.sql.store import SqlStore
 from proxy.store.sqlite.memory import MemoryStore
+from proxy.store.sqlite.owners import refuse_older
 from proxy.store.sqlite.store import SqliteStore
 
 if TYPE_CHECKING:
@@ -151,6 +151,7 @@ async def migrate_store(url: str, base: Path | None = None) -> MigrationReport:
         raise ConfigError(_SETTING, "a store in memory has nothing to migrate", "Name a file")
     if not path.parent.is_dir():
         raise ConfigError(_SETTING, f"the folder {path.parent} does not exist", "Create it first")
+    await asyncio.to_thread(refuse_older, path)
     return await asyncio.to_thread(migrate_sqlite, path)
 
 
@@ -173,12 +174,12 @@ async def peek_keys(
         _postgres()
         from proxy.store.postgres.migrate import postgres_version
 
-        version, latest = await postgres_version(url), len(load_migrations(find_migrations("postgres")))
+        version, latest = await postgres_version(url), latest_schema("postgres")
         mark = KeyMark(state_path(url))
     elif path is None:
         return KeySet(0, (), {}, ever_made=False)
     else:
-        version, latest = await asyncio.to_thread(sqlite_version, path), len(load_migrations())
+        version, latest = await asyncio.to_thread(sqlite_version, path), latest_schema()
         mark = KeyMark(path_beside(path))
     if version == 0:
         return KeySet(0, (), {}, ever_made=mark.exists())

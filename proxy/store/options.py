@@ -1,6 +1,5 @@
 """The options with which a store is opened, for every database."""
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
@@ -18,7 +17,9 @@ class StoreOptions(Struct, frozen=True, kw_only=True):
     """What settings, commands and tests can choose for a store.
 
     ``content`` and ``keep_days`` determine which content is kept and how long; ``keep_days`` of 0 sets no
-    limit. ``clock`` returns seconds since the epoch. ``max_queued`` writes with ``max_queued_bytes`` bytes
+    limit. ``clock`` returns seconds since the epoch, in place of the clock that all processes of the record
+    share. A start is refused if this machine's clock differs from that by more than ``max_clock_skew_s`` (0:
+    no limit). ``max_queued`` writes with ``max_queued_bytes`` bytes
     can be queued. A caller that waits for a commit waits at most ``lock_timeout_s``.
 
     ``reap`` is for the server only. With it, the store maintains its database every ``tidy_every_s`` seconds:
@@ -35,7 +36,8 @@ class StoreOptions(Struct, frozen=True, kw_only=True):
 
     content: ContentPolicy = "tools"
     keep_days: float = 30
-    clock: Callable[[], float] = time.time
+    clock: Callable[[], float] | None = None
+    max_clock_skew_s: float = 0
     synchronous: Synchronous = "normal"
     reap: bool = False
     tidy_every_s: float = 3600.0

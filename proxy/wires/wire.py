@@ -106,6 +106,13 @@ class Wire(UpstreamPort):
         """
         return {}
 
+    def sealed_turns(self, request: ClientRequest, caller: str) -> Iterator[tuple[int, bytes]]:
+        """Yield the turns that this caller carries in what it was shown of them, by their positions.
+
+        See :meth:`~proxy.wires.upstream_port.RequestBody.restore`.
+        """
+        return iter(())
+
     def spoken(self, payload: Mapping[str, Any]) -> Iterator[Spoken]:
         """Yield the texts of a request's conversation in their order, by who brought them.
 

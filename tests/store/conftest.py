@@ -50,14 +50,15 @@ async def postgres_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Async
 @pytest.fixture
 async def make_postgres(postgres_url: str) -> AsyncIterator[Callable[..., Any]]:
     """A function that makes stores on one schema; the fixture closes them at the end."""
+    from proxy.store.postgres.lease import LEASE_S
     from proxy.store.postgres.store import PostgresStore
 
     made: list[PostgresStore] = []
 
-    def build(grace_s: float = 15.0, **options: Any) -> PostgresStore:
+    def build(lease_s: float = LEASE_S, **options: Any) -> PostgresStore:
         # A busy machine may need longer than a second for a connection, and longer than 5 s for a write.
         wanted = StoreOptions(**{"clock": lambda: T0, "lock_timeout_s": PATIENCE_S, **options})
-        made.append(PostgresStore(postgres_url, wanted, grace_s=grace_s))
+        made.append(PostgresStore(postgres_url, wanted, lease_s=lease_s))
         return made[-1]
 
     yield build

@@ -134,7 +134,7 @@ class BackgroundRuns:
         """
         caller = ask.identity.caller
         self._check(ask, caller)
-        record = BackgroundRecord(f"{PREFIX}{uuid4().hex}", caller, ask.identity.run_id, time.time())
+        record = BackgroundRecord(f"{PREFIX}{uuid4().hex}", caller, ask.identity.run_id, self._store.now())
         with self._counted(caller):
             # Its state is stored before the response exists: a process that finds it also finds its state.
             run = await self._planned(ask, record, self.settings.time_s, repeats=not request.refusal_reason)

@@ -78,7 +78,7 @@ class BackgroundReader:
             if before is None:
                 return None
             return KeptState(before.resource | {"status": "queued", "output": []}, record.run_id)
-        silent = time.time() - record.changed_at > _SILENT_S
+        silent = self._store.now() - record.changed_at > _SILENT_S
         if record.state is BackgroundState.ENDED and state.resource["status"] not in ENDED and silent:
             return replace(state, resource=await self._ended_unseen(record, state.resource))
         return state

@@ -5,7 +5,6 @@ numbers, so the number of an event tells its attempt. This holds even if the pro
 the event.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -73,7 +72,9 @@ class KeptAttempts:
 
     def _put(self, lease: Lease, name: str, caller: str, run_id: str, value: Any) -> None:
         text = orjson.dumps(value).decode()
-        kept = KeptResult(_key(lease, name), run_id, caller, text, untrusted=False, created_at=time.time())
+        kept = KeptResult(
+            _key(lease, name), run_id, caller, text, untrusted=False, created_at=self._store.now()
+        )
         self._store.put_result(kept)
 
     async def state(self, lease: Lease, caller: str) -> KeptState | None:

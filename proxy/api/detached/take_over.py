@@ -7,7 +7,6 @@ after a death, with a growing delay.
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NoReturn
 
@@ -108,7 +107,7 @@ class TakeOver:
         if effects := await self._store.started_effects(record.run_id):
             await self._fail(record, after_effects(self._cause(record), effects))
             return
-        left_s = record.asked_at + self._runs.settings.time_s - time.time()
+        left_s = record.asked_at + self._runs.settings.time_s - self._store.now()
         if left_s < _LEAST_S:
             await self._fail(record, TOO_LONG)
             return
@@ -116,7 +115,7 @@ class TakeOver:
             if record.deaths >= len(_AFTER_DEATH_S):
                 await self._fail(record, too_many_deaths(record.deaths + 1))
                 return
-            if time.time() < (record.orphaned_at or 0.0) + _AFTER_DEATH_S[record.deaths]:
+            if self._store.now() < (record.orphaned_at or 0.0) + _AFTER_DEATH_S[record.deaths]:
                 return
         if self._runs.has_room(record.caller):
             await self._run_again(record, left_s)

@@ -21,6 +21,7 @@ from proxy.api.generate.request_reader import RequestReader
 from proxy.api.pipeline import EndpointHandler
 from proxy.api.routes import check_query, routes_of_model
 from proxy.http.own_headers import RUN
+from proxy.records.ids import row_ids
 from proxy.relay.approvals.answering import take_answers
 from proxy.relay.approvals.decisions import Verdict
 from proxy.relay.approvals.rules import Decider
@@ -35,7 +36,6 @@ from proxy.relay.typed_tools import as_functions
 from proxy.relay.warming import warm_up
 from proxy.server.auth.principals import Principal
 from proxy.server.messages.body import check_counts
-from proxy.server.messages.request import new_ids
 from proxy.wires.approving.shown import ApprovalMessages, read_approvals
 from proxy.wires.registry.requests import background_of, continued_by
 from proxy.wires.wire import Wire
@@ -96,7 +96,7 @@ class Generate:
         self._reader = detached.reader
         self._tickets = detached.tickets
         self._resumable = detached.resumable
-        self._run_ids = new_ids("run_")
+        self._run_ids = row_ids("run_")
 
     async def answer(self, context: Context) -> web.StreamResponse:
         """Read the request, then start a run for it, or forward it; see

@@ -27,6 +27,7 @@ from proxy.base.errors import RequestError
 from proxy.base.events import ToolCall, ToolProgress, ToolResult
 from proxy.http.headers import Headers
 from proxy.http.own_headers import RUN
+from proxy.records.ids import row_ids
 from proxy.records.rows import ToolEffect
 from proxy.relay.ask import Identity
 from proxy.relay.memory.idempotency import NO_REPEAT, repeat_of
@@ -34,7 +35,7 @@ from proxy.relay.passing.stopping import stopped
 from proxy.relay.run.keepalive import Notifier, with_keepalive
 from proxy.relay.starting.direct_calls import DirectCall, DirectCalls
 from proxy.server.messages.errors import ERROR_CODE
-from proxy.server.messages.request import EdgeRequest, new_ids
+from proxy.server.messages.request import EdgeRequest
 from proxy.tools.access.catalog import Selection
 from proxy.tools.contract.spec import ToolSpec
 from proxy.wires.mcp import results
@@ -103,7 +104,7 @@ class McpHandler:
         self._request_reader = request_reader
         self._clients = clients
         self._keepalive_s = keepalive_s
-        self._run_ids = new_ids("run_")
+        self._run_ids = row_ids("run_")
         self._lists: Derived[Selection, tuple[Mapping[str, Any], ...]] = Derived(
             "mcp_lists", _LISTS_BYTES, lambda selection, _: 1000 + 4000 * len(selection.offered)
         )

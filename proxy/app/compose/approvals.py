@@ -46,7 +46,7 @@ def make_figures(config: Config, store: Store, metrics: Metrics | None) -> Appro
     log = _log_of(config, store)
     if metrics is None or log is None or not config.approvals.enabled:
         return None
-    gauges = ApprovalFigures(log, metrics.approval, metrics.approval_waited)
+    gauges = ApprovalFigures(log, metrics.approval, metrics.approval_waited, now=store.now)
     metrics.add_source(gauges.figures)
     return gauges
 
@@ -80,5 +80,6 @@ def make_approvals(
             max_grant_s=settings.max_grant_s,
         ),
         told=on_event,
-        agents=AgentTurns(store),
+        agents=AgentTurns(store, store.now),
+        now=store.now,
     )

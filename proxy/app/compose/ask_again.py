@@ -7,13 +7,13 @@ from proxy.api.detached.stored_request import StoredRequest
 from proxy.api.generate.request_reader import RequestReader
 from proxy.api.routes import routes_for
 from proxy.base.errors import RequestError
+from proxy.records.ids import row_ids
 from proxy.relay.ask import Access, Ask, Identity, RequestHead, RequestOptions
 from proxy.relay.body import Body
 from proxy.relay.starting.runs import Runs
 from proxy.server.auth.permissions import TRACES, PermissionSets
 from proxy.server.auth.tickets import Tickets
 from proxy.server.limits.limiter import RateLimiter
-from proxy.server.messages.request import new_ids
 from proxy.wires.wire import Wire
 
 
@@ -40,7 +40,7 @@ class StoredAskBuilder:
         self._tickets = tickets
         self._permissions = permissions
         self._limiter = limiter
-        self._run_ids = new_ids("run_")
+        self._run_ids = row_ids("run_")
 
     async def __call__(self, request: StoredRequest) -> Ask:
         """Build an ask for a new run; a :data:`~proxy.api.detached.take_over.AskAgain`."""

@@ -1,5 +1,8 @@
 """Builds connections from their settings, and the broker of their credentials."""
 
+import time
+from collections.abc import Callable
+
 from msgspec import Struct
 
 from proxy.config.credentials import CredentialConfig, server_of
@@ -25,8 +28,13 @@ class OpenCredentials(Struct, frozen=True):
         await self.pools.aclose()
 
 
-def open_credentials(config: Config, egress: EgressPool, vault: TokenVault | None) -> OpenCredentials:
-    """Open the credentials of all connections; tools call their services over ``egress``."""
+def open_credentials(
+    config: Config, egress: EgressPool, vault: TokenVault | None, now: Callable[[], float] = time.time
+) -> OpenCredentials:
+    """Open the credentials of all connections; tools call their services over ``egress``.
+
+    ``now`` is the clock of the ``vault``, in seconds since the epoch.
+    """
     pools = oauth_pools(config)
     connections = {name: connection_of(config, name) for name in config.credentials}
     broker = CredentialBroker(
@@ -34,6 +42,7 @@ def open_credentials(config: Config, egress: EgressPool, vault: TokenVault | Non
         egress,
         lambda connection: pools.http(issuer=_issuer(connection), server_url=connection.server_url),
         vault=vault,
+        now=now,
     )
     return OpenCredentials(broker, pools)
 

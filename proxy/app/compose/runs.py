@@ -1,12 +1,12 @@
 """Builds the component that plans and executes runs."""
 
-import time
 from collections.abc import Mapping, Sequence
 
 from proxy.app.compose.overrides import Overrides
 from proxy.app.compose.services import Services
 from proxy.app.compose.tools import search_rules
 from proxy.config.load import Config
+from proxy.records.ids import row_ids
 from proxy.relay.base import RunSettings
 from proxy.relay.memory.commit_waiter import CommitWaiter
 from proxy.relay.memory.hidden.history import History
@@ -25,7 +25,6 @@ from proxy.relay.run.tapes import Tapes
 from proxy.relay.run_memory import RunMemory
 from proxy.relay.starting.agents import AgentRuns
 from proxy.relay.starting.runs import Runs
-from proxy.server.messages.request import new_ids
 from proxy.wires.wire import Wire
 
 
@@ -44,11 +43,11 @@ def create_runs(
     config, store = services.config, services.store
     prices = _prices(config)
     memory = RunMemory(
-        history=History(store, time.time, config.store.history_system, _sealed_turns(config, item_keys)),
+        history=History(store, store.now, config.store.history_system, _sealed_turns(services, item_keys)),
         items=ItemReferences(store),
         threads=Threads(store),
         refusals=RefusalCache(),
-        idempotency=Idempotency(forget=store.release_effect, settle=store.settle_effects),
+        idempotency=Idempotency(forget=store.release_effect, settle=store.settle_effects, now=store.now),
         commits=_commits(services),
         approvals=services.approvals,
     )
@@ -90,7 +89,7 @@ def create_runs(
 def _agent_runs(services: Services, runs: Runs, parents: Parents, wires: Mapping[str, Wire]) -> AgentRuns:
     """Build the component that runs agents. It asks their models in the Chat dialect, or in one that their
     upstreams speak."""
-    ids = new_ids("run_")
+    ids = row_ids("run_")
     return AgentRuns(
         runs,
         parents,
@@ -102,10 +101,11 @@ def _agent_runs(services: Services, runs: Runs, parents: Parents, wires: Mapping
     )
 
 
-def _sealed_turns(config: Config, keys: Sequence[bytes]) -> SealedTurns:
+def _sealed_turns(services: Services, keys: Sequence[bytes]) -> SealedTurns:
     """Build the turns that clients carry; they stay valid as long as the record would keep them."""
-    lasts_s, unstored = config.store.keep_days * 86400, config.store.content == "none"
-    return SealedTurns(keys, lasts_s=lasts_s, unstored=unstored)
+    settings = services.config.store
+    lasts_s, unstored = settings.keep_days * 86400, settings.content == "none"
+    return SealedTurns(keys, lasts_s=lasts_s, unstored=unstored, now=services.store.now)
 
 
 def _commits(services: Services) -> CommitWaiter:

@@ -186,11 +186,10 @@ async def create_services(
     of them. Raises :class:`~proxy.base.errors.ConfigError` and :class:`~proxy.base.errors.StoreError`.
     """
     given = overrides or Overrides()
-    clock = given.clock or SystemClock()
+    clock, store = given.clock or SystemClock(), open_record(config, reap=reap)
     egress = open_egress(config) if given.http is None else None
-    store = open_record(config, reap=reap)
-    paged_results, searches = PagedResults(record=store), Searches()
-    capabilities, credentials = tool_capabilities(config, clock, given.http, egress, store.vault)
+    paged_results, searches = PagedResults(record=store, now=store.now), Searches()
+    capabilities, credentials = tool_capabilities(config, clock, given.http, egress, store.vault, store.now)
     policy = _policy(config, credentials)
     made = partial(tool_providers, config, capabilities, clock, paged_results, searches, guard)
     own, providers = given.providers is None, made() if given.providers is None else given.providers
@@ -216,6 +215,7 @@ async def create_services(
         effects=store,
         credentials=credentials.broker if credentials is not None and given.fetch_credentials else None,
         log_arguments=config.store.content != "none",
+        now=store.now,
     )
     services = Services(
         config=config,
@@ -224,7 +224,7 @@ async def create_services(
         runner=runner,
         store=store,
         upstreams=open_upstreams(config, given, instruments, guard),
-        limiter=_limiter(config, instruments),
+        limiter=_limiter(config, instruments, store.now),
         egress=egress,
         credentials=credentials,
         instruments=instruments,
@@ -291,7 +291,7 @@ def _instruments(config: Config, registry: Registry, endpoints: EndpointTable, s
     return instruments
 
 
-def _limiter(config: Config, instruments: Instruments) -> RateLimiter:
+def _limiter(config: Config, instruments: Instruments, now: Callable[[], float]) -> RateLimiter:
     limits = config.limits
     general = KeyLimits(
         requests=parse_limits("limits.requests", limits.requests),
@@ -301,7 +301,7 @@ def _limiter(config: Config, instruments: Instruments) -> RateLimiter:
     )
     return RateLimiter(
         general,
-        open_counters(limits.storage_url),
+        open_counters(limits.storage_url, now),
         on_error=limits.on_error,
         limited=instruments.hooks.limited,
     )

@@ -11,12 +11,12 @@ _NOT_SEALED = "content is not encrypted here; set store.seal_key"
 def make_taping(services: Services, given: Overrides, peers: Peers, *, captures_allowed: bool) -> Taping:
     """Build the component that records the bytes of runs. With ``captures_allowed``, administrators may start
     captures; the other processes of the port learn of them."""
-    captures = Captures(
-        services.store, _refused(services) if captures_allowed else "the web UI is not served"
-    )
+    store = services.store
+    refused = _refused(services) if captures_allowed else "the web UI is not served"
+    captures = Captures(store, refused, now=store.now)
     if captures.refused is None:
         peers.publish(CAPTURES, captures.report)
-    return Taping(services.store, captures, not_kept=_not_kept(services), again=given.replayed_values)
+    return Taping(store, captures, not_kept=_not_kept(services), again=given.replayed_values)
 
 
 def _refused(services: Services) -> str | None:

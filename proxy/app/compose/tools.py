@@ -1,6 +1,6 @@
 """Opens the sources of tools and the capabilities that tools get."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from proxy.app.compose.credentials import OpenCredentials, open_credentials
@@ -162,14 +162,18 @@ def tool_capabilities(
     http: HttpSource | None,
     egress: EgressPool | None,
     vault: TokenVault | None,
+    now: Callable[[], float],
 ) -> tuple[Capabilities, OpenCredentials | None]:
-    """Return the capabilities of tools, and their open credentials; ``None`` if none are needed."""
+    """Return the capabilities of tools, and their open credentials; ``None`` if none are needed.
+
+    ``now`` is the clock of the ``vault``, in seconds since the epoch.
+    """
     if egress is None:
         given = http
         if given is None:
             raise RuntimeError("no HTTP source for tools")
         return Capabilities(clock, given, connected=lambda name, hosts: given(hosts)), None
-    opened = open_credentials(config, egress, vault)
+    opened = open_credentials(config, egress, vault, now)
     return Capabilities(clock, egress.client, connected=opened.broker.client), opened
 
 

@@ -46,8 +46,13 @@ def serves_ui(config: Config, authentication: Authentication) -> bool:
 
 def make_sessions(services: Services, authentication: Authentication, hash_key: bytes) -> Sessions:
     """Build the sessions of signed-in people; ``hash_key`` is the record's."""
+    store = services.store
     return Sessions(
-        signing_key(hash_key), authentication.ring, services.store, lasts_s=services.config.ui.session_s
+        signing_key(hash_key),
+        authentication.ring,
+        store,
+        lasts_s=services.config.ui.session_s,
+        now=store.now,
     )
 
 

@@ -31,6 +31,7 @@ from proxy.app.replaying.frozen import (
 )
 from proxy.base.errors import ConfigError
 from proxy.config.load import Config
+from proxy.config.sections.operation import UiConfig
 from proxy.config.settings import (
     AuthConfig,
     LimitsConfig,
@@ -38,7 +39,6 @@ from proxy.config.settings import (
     StoreConfig,
     TelemetryConfig,
     ToolsConfig,
-    UiConfig,
     UpstreamConfig,
 )
 from proxy.http.own_headers import HISTORY, TOOLS, TRACE

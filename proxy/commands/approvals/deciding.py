@@ -34,7 +34,7 @@ async def open_decisions(config: Config) -> AsyncIterator[Decisions]:
         max_grant_s=settings.max_grant_s,
     )
     async with opened_record(config, must_exist=True) as store:
-        yield Decisions(store if isinstance(store, ApprovalLog) else None, rules)
+        yield Decisions(store if isinstance(store, ApprovalLog) else None, rules, now=store.now)
 
 
 def user() -> Decider:

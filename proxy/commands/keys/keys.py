@@ -74,7 +74,7 @@ async def create_key(config: Config, name: str, grants: KeyGrants) -> None:
                 "a key of this name exists",
                 f"Choose another name, or revoke that key first: toolrelay keys revoke {name}",
             )
-        key = new_key(name, secret, grants, await store.hash_key(), now=now)
+        key = new_key(name, secret, grants, await store.hash_key(), now=store.now())
         await store.put_key(key)
     # Only the secret goes to standard output, so that a shell can store it in a variable or a file.
     print(f"created {key.id} ({name}). Its secret is shown only this once:", file=sys.stderr, flush=True)
@@ -217,6 +217,9 @@ class _Peeked:
     @property
     def keys_change_counter(self) -> int:
         return 0
+
+    def now(self) -> float:
+        return time.time()
 
     async def keys_version(self) -> int:
         return self._keys.version

@@ -164,6 +164,12 @@ class StoreConfig(Section):
         description="Earlier values of seal_key, which can still decrypt older content, each as env:NAME or "
         "file:/path. After `toolrelay migrate --reseal` they are no longer needed.",
     )
+    max_clock_skew_s: float = Field(
+        default=60.0,
+        ge=0,
+        description="A server does not start if its clock and that of PostgreSQL differ by more seconds. "
+        "What hosts must agree on goes by the clock of PostgreSQL; the log warns above 2 s. 0: no limit.",
+    )
     synchronous: Literal["normal", "full"] = Field(
         default="normal",
         description="full: nothing is lost if the power fails; normal: nothing is lost if only the process "

@@ -141,10 +141,12 @@ class Idempotency:
         most: int = 10_000,
         max_bytes: int = _MAX_BYTES,
         clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._keep_s = keep_s
         self._most = most
         self._clock = clock
+        self._now = now
         self._forget = forget
         self._settle = settle
         self._caused: OrderedDict[str, _Caused] = OrderedDict()
@@ -163,7 +165,7 @@ class Idempotency:
         known = self._known(key)
         now = self._clock()
         is_repeat = is_repeat or (known is not None and now < known.unanswered)
-        request = ServedRequest(key, is_repeat, time.time(), is_known=known is not None)
+        request = ServedRequest(key, is_repeat, self._now(), is_known=known is not None)
         if known is None:
             return RunLedger(request=request)
         if is_repeat:

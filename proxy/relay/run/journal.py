@@ -25,6 +25,8 @@ class Journal:
         self._store = store
         self.watch = watch
         self._tapes: Tapes = tapes or NoTapes()
+        self.now = store.now
+        """The clock of the record."""
         self.sealed = store.sealed
         """Whether the store encrypts all content; see :class:`~proxy.store.base.Store`."""
 

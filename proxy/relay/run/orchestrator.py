@@ -83,7 +83,7 @@ class Orchestrator:
             tape.finish()
 
     async def _serve(self, job: Job, client: ClientStream) -> None:
-        state = self._begin(job, client, time.time())
+        state = self._begin(job, client, self._journal.now())
         status: RunStatus = "failed"
         error: str | None = "internal_error"
         try:

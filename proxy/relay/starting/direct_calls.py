@@ -198,6 +198,6 @@ class OpenCall:
             upstream="",
             stream=False,
             status="running",
-            started_at=time.time(),
+            started_at=self._calls._store.now(),
             offered=() if call.spec is None else (call.tool,),
         )

@@ -380,15 +380,15 @@ async def make_authentication(
     If the mode needs a ``start_token`` and none is given, it makes one. Raises what :func:`fixed_mode`
     raises, and :class:`~proxy.base.errors.StoreError`.
     """
-    ring = KeyRing(store, declared)
+    ring = KeyRing(store, declared, now=store.now)
     await ring.load()
     finder = KeyFinder(ring)
     mode = fixed_mode(wanted, keys=ring.ever_made, loopback=loopback)
     if mode == "keys":
-        tokens = Minting(ring)
+        tokens = Minting(ring, now=store.now)
         return Authentication(mode, KeyAuthenticator(ring, tokens), ring, tokens, finder)
     if mode == "start_token":
-        tokens, shown = Minting(ring), start_token or new_secret()
+        tokens, shown = Minting(ring, now=store.now), start_token or new_secret()
         finder = KeyFinder(ring, shown)
         return Authentication(mode, StartTokenAuthenticator(ring, tokens, shown), ring, tokens, finder, shown)
     if mode == "forward":

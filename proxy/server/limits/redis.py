@@ -56,13 +56,15 @@ milliseconds after which nobody uses the key."""
 
 
 class RedisCounters(Counters):
-    """The counters in the Redis at ``url``; ``prefix`` begins every key.
+    """The counters in the Redis at ``url``; ``prefix`` begins every key. ``now`` is the clock of leases of
+    places, the same for all processes, in seconds since the epoch.
 
     ``unanswered`` counts the requests that were not counted.
     """
 
-    def __init__(self, url: str, *, prefix: str = "toolrelay") -> None:
+    def __init__(self, url: str, *, prefix: str = "toolrelay", now: Callable[[], float] = time.time) -> None:
         super().__init__()
+        self._now = now
         self._prefix = prefix
         self._opened = _open_storage(url, prefix)
         bridge = cast("RedispyBridge", self._opened.bridge)
@@ -147,7 +149,7 @@ class RedisCounters(Counters):
         return f"{self._prefix}:streams/{name_in_keys(caller)}"
 
     async def _take_place(self, caller: str, most: int, lease: str) -> bool:
-        now = time.time()
+        now = self._now()
         arguments: list[str | float] = [now, most, now + LEASE_S, lease, int(2000 * LEASE_S)]
         taken = bool(await self._place([self._places(caller)], arguments))
         if taken:
@@ -162,7 +164,7 @@ class RedisCounters(Counters):
             await asyncio.sleep(LEASE_S / 3)
             if self.down:
                 continue
-            end = time.time() + LEASE_S
+            end = self._now() + LEASE_S
             for caller, leases in self._held.items():
                 key = self._places(caller)
                 self._line.post("ZADD", key, "XX", *(each for lease in leases for each in (end, lease)))

@@ -3,6 +3,7 @@
 No message created here contains a value of a row or a password; the server's own messages may.
 """
 
+import asyncio
 import contextlib
 import itertools
 import re
@@ -15,22 +16,26 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from proxy.base.errors import StoreError, StoreUnavailable
+from proxy.net.keepalive import watch_peer
 from proxy.store.look_ups import Answer, QueryBatch
 
 Connection: TypeAlias = "asyncpg.Connection[Any] | PoolConnectionProxy[Any]"
 
 LOCK_CLASS: Final = 0x74726C79
-"""The first half of the key of every toolrelay advisory lock: the letters ``trly``."""
+"""The first half of the key of the migrations' advisory lock: the letters ``trly``."""
 
 TOKEN_LOCK_CLASS: Final = LOCK_CLASS + 1
 """The first half of the keys of the locks under which tokens are refreshed."""
 
-CONNECTIONS: Final = 8
-"""The most connections of a process: to write, to hear of keys, for two look-ups and a probe, and
-for three reports."""
+CONNECTIONS: Final = 9
+"""The most connections of a process: to write, to hear of keys, for its lease, for two look-ups and a probe,
+and for three reports."""
 
 CONNECT_S: Final = 5.0
 COMMAND_S: Final = 30.0
+_GONE_AFTER_S: Final = 8
+"""Seconds without a sign of the server's machine after which a connection is lost."""
+
 _IDLE_S: Final = 300.0
 """Seconds after which an unused connection is not used again: a firewall may have forgotten it."""
 
@@ -40,10 +45,12 @@ DRIVER_ERRORS: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.I
 _SETTINGS: Final = {
     # A group that waits for a lock fails soon, and is written again later.
     "lock_timeout": "1000",
-    # The server must notice that a process has died, because only then it frees the lock.
-    "tcp_keepalives_idle": "30",
-    "tcp_keepalives_interval": "10",
-    "tcp_keepalives_count": "3",
+    # A host that is cut off must not hold the locks of a transaction for longer than its lease.
+    "tcp_keepalives_idle": "4",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "2",
+    "tcp_user_timeout": "8000",
+    "idle_in_transaction_session_timeout": "8000",
 }
 _FAILURES: Final = {
     "08": "unreachable",
@@ -92,12 +99,17 @@ async def connect(url: str, **more: str) -> "asyncpg.Connection[Any]":
 async def open_session(url: str) -> "asyncpg.Connection[Any]":
     """Open a connection and set nothing in its session; raises the errors of :func:`connect`."""
     bare, _ = _apart(url)
-    return await asyncpg.connect(
+    connection = await asyncpg.connect(
         bare,
         timeout=CONNECT_S,
         command_timeout=COMMAND_S,
         server_settings={"application_name": "toolrelay"},
     )
+    # asyncpg has no public name for the socket, nor a parameter for its options.
+    transport: asyncio.Transport | None = getattr(connection, "_transport", None)
+    if transport is not None:
+        watch_peer(transport.get_extra_info("socket"), _GONE_AFTER_S)
+    return connection
 
 
 async def set_up(connection: "asyncpg.Connection[Any]", url: str, **more: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import asyncpg
 
 from proxy.base.errors import ConfigError, NoRecord, StoreError, StoreTooNew, StoreUnavailable
+from proxy.store.postgres.clock import NOW
 from proxy.store.postgres.db import (
     CONNECT_S,
     CONNECTIONS,
@@ -22,10 +23,31 @@ from proxy.store.postgres.db import (
     set_up,
     store_error,
 )
-from proxy.store.sql.migrate import Migration, MigrationReport, find_migrations, load_migrations
+from proxy.store.sql.migrate import (
+    OLDEST_BESIDE,
+    Migration,
+    MigrationReport,
+    find_migrations,
+    latest_schema,
+    load_migrations,
+    older_processes,
+)
 
 _LOCK: Final = 0
-"""The second half of the migrations' lock key; those of owners begin with 1."""
+"""The second half of the migrations' lock key."""
+
+_LEASES_SINCE: Final = 32
+_OLDER: Final = (
+    f"SELECT host FROM owners WHERE ended_at IS NULL AND schema < {OLDEST_BESIDE} AND lease_until >= {NOW}"
+)
+# Before there were leases, the session of a process that lived held an advisory lock.
+_OLDER_WITH_LOCKS: Final = f"""
+    SELECT host FROM owners o WHERE ended_at IS NULL AND EXISTS (
+        SELECT 1 FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+        WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.granted
+        AND l.classid::bigint = {LOCK_CLASS} AND l.objid::bigint = o.lock_key AND l.objsubid = 2
+    )
+"""
 
 _OLDEST_SERVER: Final = (12, 0)
 
@@ -41,7 +63,8 @@ async def migrate_postgres(
 
     Raises :class:`~proxy.base.errors.StoreTooNew` for a schema newer than ``migrations``. Raises
     :class:`~proxy.base.errors.StoreUnavailable` if the server is unreachable or another process migrates for
-    longer than ``lock_timeout_s``. Raises :class:`StoreError` for tables of another program.
+    longer than ``lock_timeout_s``, or if a process of a version uses the record that must not run beside this
+    one. Raises :class:`StoreError` for tables of another program.
     Raises :class:`~proxy.base.errors.ConfigError` for an invalid URL and, with ``must_exist``, for a database
     without a record.
     """
@@ -74,7 +97,7 @@ async def postgres_version(url: str) -> int:
     except DRIVER_ERRORS as error:
         raise store_error(error) from error
     try:
-        return await _version(connection, len(load_migrations(find_migrations("postgres"))))
+        return await _version(connection, latest_schema("postgres"))
     except DRIVER_ERRORS as error:
         raise store_error(error) from error
     finally:
@@ -143,6 +166,10 @@ async def _migrate(connection: "asyncpg.Connection[Any]", steps: Sequence[Migrat
     if (server.major, server.minor) < _OLDEST_SERVER:
         raise StoreError(f"PostgreSQL {server.major} is too old: {_OLDEST_SERVER[0]} or later is needed")
     before = await _version(connection, len(steps))
+    if before and len(steps) >= _LEASES_SINCE:
+        older = await connection.fetch(_OLDER if before >= _LEASES_SINCE else _OLDER_WITH_LOCKS)
+        if older:
+            raise older_processes([row["host"] for row in older])
     applied: list[str] = []
     for step in steps[before:]:
         async with connection.transaction():

@@ -1,9 +1,7 @@
 """The record in PostgreSQL, shared by processes on any number of machines.
 
-A few connections read; one writes, in groups (:mod:`proxy.store.sql.writing.writer`). The session of that
-connection holds an advisory lock, which the server frees when the session ends. A free lock alone does not
-prove that the process is dead: the network may have failed. An owner that is alive returns within seconds
-with a lock under a new key, so an owner whose lock stays free for longer is dead.
+A few connections read; one writes, in groups (:mod:`proxy.store.sql.writing.writer`). Each process has a
+lease on its rows (:mod:`.lease`), by the clock of the database (:mod:`.clock`).
 
 A connection of its own receives the notifications of changed client keys.
 """
@@ -12,8 +10,6 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-import os
-import secrets
 import socket
 import uuid
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -26,21 +22,24 @@ from proxy.store import rows
 from proxy.store.key_mark import KeyMark, state_path
 from proxy.store.look_ups import Answer, QueryBatch
 from proxy.store.options import DEFAULTS, StoreOptions
+from proxy.store.postgres.clock import DatabaseClock, check_skew, tell_skew
 from proxy.store.postgres.db import (
     DRIVER_ERRORS,
-    LOCK_CLASS,
     TOKEN_LOCK_CLASS,
+    Connection,
     PostgresConnections,
     PostgresReader,
     answer,
     connect,
-    failure_of,
     numbered,
     store_error,
 )
+from proxy.store.postgres.lease import LEASE_S, PUT_OWNER, OwnerLease
 from proxy.store.postgres.migrate import migrate_postgres
 from proxy.store.postgres.writing import PostgresWriting
 from proxy.store.seal import CONTENT
+from proxy.store.sql.base import NOTE_KEY, key_of_others
+from proxy.store.sql.migrate import latest_schema
 from proxy.store.sql.retention import content_size, make_room
 from proxy.store.sql.store import END_OWNER, INTERRUPT, SqlStore
 from proxy.store.sql.tables.effects import FORGET_RESULTS
@@ -107,31 +106,14 @@ _REPORTS: Final = 3
 _TIDY_ROWS: Final = 500
 _TIDY_RETRY_S: Final = 5.0
 
-_PUT_OWNER: Final = (
-    "INSERT INTO owners (id, pid, host, lock_key, started_at, seen_at) VALUES (?, ?, ?, ?, ?, ?) "
-    "ON CONFLICT (id) DO UPDATE SET "
-    "seen_at = excluded.seen_at, lock_key = excluded.lock_key, ended_at = NULL"
-)
-_FREE_OWNERS: Final = """
-    SELECT id, lock_key FROM owners o WHERE ended_at IS NULL AND id <> $2 AND NOT EXISTS (
-        SELECT 1 FROM pg_locks l JOIN pg_database d ON d.oid = l.database
-        WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.granted
-        AND l.classid::bigint = $1 AND l.objid::bigint = o.lock_key AND l.objsubid = 2
-    )
-"""
-_STILL_FREE: Final = """
-    SELECT pg_try_advisory_xact_lock($1::int, lock_key)
-    FROM (SELECT lock_key FROM owners WHERE id = $2 AND lock_key = $3 AND ended_at IS NULL FOR UPDATE) o
-"""
-
 
 class PostgresStore(SqlStore):
     """:class:`~proxy.store.base.Store` in a schema of a PostgreSQL database.
 
     ``url`` is a ``postgresql://`` URL; environment variables such as ``PGPASSWORD`` supply what it leaves
     out. With ``reap`` the store maintains the record, as the SQLite store does; an owner counts as dead if
-    its lock was free for ``grace_s`` seconds. ``max_bytes`` limits the size of the content, because tables of
-    a server do not shrink when rows are deleted.
+    it did not renew its lease for ``lease_s`` seconds. ``max_bytes`` limits the size of the content, because
+    tables of a server do not shrink when rows are deleted.
     """
 
     _look_up_lanes = 2
@@ -150,21 +132,31 @@ class PostgresStore(SqlStore):
         options: StoreOptions = DEFAULTS,
         *,
         must_exist: bool = False,
-        grace_s: float = 15.0,
+        lease_s: float = LEASE_S,
     ) -> None:
-        super().__init__(uuid.uuid4().hex, KeyMark(state_path(url)), options)
+        database = DatabaseClock()
+        super().__init__(uuid.uuid4().hex, KeyMark(state_path(url)), options, options.clock or database)
         self._url = url
         self._must_exist = must_exist
-        self._grace_s = grace_s
+        self._database_clock = database
+        self._max_skew_s = options.max_clock_skew_s
         self._keys = KeyListener(url)
         # The server's default survives the death of any process, and usually a power failure too.
         settings = {"synchronous_commit": "on"} if options.synchronous == "full" else {}
-        self._writing = PostgresWriting(url, settings, self._lost_session)
+        self._writing = PostgresWriting(url, settings)
         self._reading = PostgresConnections(url)
         self._reports = asyncio.Semaphore(_REPORTS)
-        self._lock: tuple[asyncpg.Connection[Any], int] | None = None
-        self._suspects: dict[tuple[str, int], float] = {}
-        self._expire_at = 0.0
+        self._lease = OwnerLease(
+            self._owner_id,
+            latest_schema("postgres"),
+            self._reading,
+            database,
+            lasts_s=lease_s,
+            looks=options.reap,
+            now=self._clock,
+            interrupt=self._interrupt_dead,
+            each_minute=self._check_each_minute,
+        )
 
     @property
     def keys_change_counter(self) -> int:
@@ -179,15 +171,25 @@ class PostgresStore(SqlStore):
         """Connect, migrate and begin to write; with ``reap``, also begin to look for dead owners.
 
         Raises the errors of :func:`~proxy.store.postgres.migrate.migrate_postgres`, and
-        :class:`~proxy.base.errors.StoreError` for content that another key has sealed.
+        :class:`~proxy.base.errors.StoreError` for content that another key has sealed. Raises
+        :class:`~proxy.base.errors.ConfigError` if the clocks differ by more than the options allow.
         """
         await migrate_postgres(self._url, must_exist=self._must_exist)
         try:
+            async with self._reading.lend() as connection:
+                await self._database_clock.ask(connection)
+                check_skew(self._database_clock.skew_s, self._max_skew_s)
+                await self._note_seal(connection)
             await self._check_seal()
+        except DRIVER_ERRORS as error:
+            await self._disconnect()
+            raise store_error(error) from error
         except BaseException:  # A cancelled start must not leave a connection open.
             await self._disconnect()
             raise
         self._writer.start(self._writing, tidy_in_s=0.0 if self._reap else None)
+        if self._reap:
+            self._lease.start()
 
     async def aclose(self) -> None:
         """Write what is queued, within the lock time-out, and close. Idempotent.
@@ -196,7 +198,8 @@ class PostgresStore(SqlStore):
         """
         self._look_ups.close()
         written = await self._writer.aclose(self._lock_timeout_s)
-        if not self._reading.closed and self._writer.prepared and written:
+        await self._lease.stop()
+        if not self._reading.closed and self._lease.taken and written:
             try:
                 await self._writing.transaction(self._end_owner)
             except WriteError as error:
@@ -259,41 +262,14 @@ class PostgresStore(SqlStore):
         await self._writing.aclose()
         await self._reading.aclose()
 
-    def _lost_session(self) -> None:
-        """Reconnect after the session and its lock were lost, before other processes believe this one
-        dead."""
-        if self._writer.prepared:
-            self._writer.note_failure("unreachable")
-
     async def _introduce(self) -> Sequence[tuple[str, rows.Row]]:
-        """Take a lock in this session, then return the statement that writes the owner's row."""
-        connection = await self._writing.connection()
-        if self._lock is None or self._lock[0] is not connection:
-            # Each session has its own key: the server may not yet know that the last session is dead, which
-            # then still holds its lock.
-            key = 1 + secrets.randbelow(2**31 - 1)
-            try:
-                free = await connection.fetchval(
-                    "SELECT pg_try_advisory_lock($1::int, $2::int)", LOCK_CLASS, key
-                )
-            except DRIVER_ERRORS as error:
-                raise WriteError(failure_of(error) or "unreachable", type(error).__name__) from error
-            if not free:
-                raise WriteError("locked", "the lock of an owner is taken")
-            self._lock = (connection, key)
-        owner = (self._owner_id, os.getpid(), socket.gethostname(), self._lock[1])
-        return [(_PUT_OWNER, (*owner, self._started_at, self._clock()))]
+        """Begin to renew the lease, and return the statement that takes it."""
+        self._lease.take()
+        return [(PUT_OWNER, self._lease.row)]
 
     async def _tidy(self) -> float:
-        """Reap dead owners and delete one expired batch; return the seconds until the next call.
-
-        Dead owners are looked for more often than the rest, because that is one small query.
-        """
-        loop = asyncio.get_running_loop()
+        """Delete one expired batch; return the seconds until the next call."""
         try:
-            await self._reap_owners()
-            if loop.time() < self._expire_at:
-                return self._next_look(self._expire_at - loop.time())
             more = await self._expire() or await self._cap.trim(_TidiedSchema(self._writing))
             if not more and self._max_bytes:
                 keeper = _TidiedSchema(self._writing, self._max_bytes)
@@ -301,16 +277,7 @@ class PostgresStore(SqlStore):
         except WriteError as error:
             _log.warning("the record could not be tidied: %s", error)
             return min(_TIDY_RETRY_S, self._tidy_every_s)
-        if more:
-            return 0.0
-        self._expire_at = loop.time() + self._tidy_every_s
-        return self._next_look(self._tidy_every_s)
-
-    def _next_look(self, at_most_s: float) -> float:
-        """Return the seconds until the next search for dead owners: the rest of a suspect's grace period."""
-        now = asyncio.get_running_loop().time()
-        waits = [max(since + self._grace_s - now, 0.0) for since in self._suspects.values()]
-        return min([*waits, self._grace_s, at_most_s])
+        return 0.0 if more else self._tidy_every_s
 
     async def scrub(self) -> str:
         """Return why deleted data remains: no client statement removes it from the server's files at once."""
@@ -320,41 +287,42 @@ class PostgresStore(SqlStore):
             "and backups have them for as long as these are kept"
         )
 
-    async def _reap_owners(self) -> None:
-        """Mark what dead owners left open (rule R1); skip owners that may be alive."""
-        free: list[tuple[str, int]] = []
-
-        async def look(connection: "asyncpg.Connection[Any]") -> None:
-            owners = await connection.fetch(_FREE_OWNERS, LOCK_CLASS, self._owner_id)
-            free.extend((row["id"], row["lock_key"]) for row in owners)
-
-        await self._writing.transaction(look)
-        now = asyncio.get_running_loop().time()
-        self._suspects = {owner: self._suspects.get(owner, now) for owner in free}
-        for owner, since in list(self._suspects.items()):
-            if now - since >= self._grace_s:
-                await self._reap_owner(*owner)
-                del self._suspects[owner]
-
-    async def _reap_owner(self, owner_id: str, lock_key: int) -> None:
-        interrupted = 0
-
-        async def reap(connection: "asyncpg.Connection[Any]") -> None:
-            nonlocal interrupted
-            # No row: the owner returned or was reaped. If several processes ask, one gets the lock.
-            if await connection.fetchval(_STILL_FREE, LOCK_CLASS, owner_id, lock_key):
-                await connection.execute(numbered(END_OWNER), self._clock(), owner_id)
-                interrupted = await self._interrupt(connection)
-
-        await self._writing.transaction(reap)
-        if interrupted:
+    async def _interrupt_dead(self, connection: Connection) -> None:
+        """Mark what owners left open that have just been ended (rule R1)."""
+        if interrupted := await self._interrupt(connection):
             _log.warning("an earlier process died: %d rows are now interrupted", interrupted)
 
-    async def _end_owner(self, connection: "asyncpg.Connection[Any]") -> None:
+    async def _note_seal(self, connection: Connection) -> None:
+        """Put the name of the key that seals on record, unless another key is there that this process lacks.
+
+        One process at a time does so: of two servers with different keys on an empty record, one is refused
+        by :meth:`_check_seal`.
+        """
+        if not self._reap or self._ring.id is None:
+            return
+        async with connection.transaction():
+            await connection.execute("LOCK TABLE seal_keys IN SHARE ROW EXCLUSIVE MODE")
+            if await self._foreign_keys(connection) == []:
+                await connection.execute(
+                    numbered(NOTE_KEY), self._ring.id, socket.gethostname(), self._clock()
+                )
+
+    async def _foreign_keys(self, connection: Connection) -> list[str]:
+        """Return the names of the keys that servers seal with and this process lacks."""
+        noted = await connection.fetch("SELECT id FROM seal_keys ORDER BY id")
+        return [row["id"] for row in noted if not self._ring.opens(row["id"])]
+
+    async def _check_each_minute(self, connection: Connection) -> None:
+        """Log what other hosts or the clocks have made wrong since the start."""
+        if foreign := await self._foreign_keys(connection):
+            _log.error("%s", key_of_others(foreign))
+        tell_skew(self._database_clock.skew_s)
+
+    async def _end_owner(self, connection: Connection) -> None:
         await connection.execute(numbered(END_OWNER), self._clock(), self._owner_id)
         await self._interrupt(connection)
 
-    async def _interrupt(self, connection: "asyncpg.Connection[Any]") -> int:
+    async def _interrupt(self, connection: Connection) -> int:
         now = self._clock()
         return sum([_count(await connection.execute(numbered(each), now)) for each in INTERRUPT])
 

@@ -18,7 +18,6 @@ from asyncpg.transaction import Transaction
 from proxy.store.postgres.db import (
     CONNECT_S,
     DRIVER_ERRORS,
-    Connection,
     connect,
     error_name,
     failure_of,
@@ -33,15 +32,11 @@ _Upserts: TypeAlias = tuple[Upsert, Sequence[Row]]
 
 
 class PostgresWriting:
-    """The connection that writes; it is opened when needed, and again after it broke.
+    """The connection that writes; it is opened when needed, and again after it broke."""
 
-    ``lost`` is called when the connection breaks, whether or not it is in use.
-    """
-
-    def __init__(self, url: str, settings: dict[str, str], lost: Callable[[], None]) -> None:
+    def __init__(self, url: str, settings: dict[str, str]) -> None:
         self._url = url
         self._settings = settings
-        self._lost = lost
         self._connection: asyncpg.Connection[Any] | None = None
         self._types: dict[str, Sequence[str]] = {}
         """The names of the types of an upsert's columns. The schema of a running process never changes."""
@@ -53,7 +48,6 @@ class PostgresWriting:
                 self._connection = await connect(self._url, **self._settings)
             except DRIVER_ERRORS as error:
                 raise WriteError(failure_of(error) or "unreachable", error_name(error)) from error
-            self._connection.add_termination_listener(self._terminated)
         return self._connection
 
     async def write(self, batches: Sequence[Batch]) -> None:
@@ -117,21 +111,15 @@ class PostgresWriting:
         connection, self._connection = self._connection, None
         if connection is None or connection.is_closed():
             return
-        connection.remove_termination_listener(self._terminated)
         try:
             await connection.close(timeout=CONNECT_S)
         except DRIVER_ERRORS:
             connection.terminate()
 
     def _drop(self) -> None:
-        if (connection := self._connection) is not None:
-            self._terminated(connection)
+        connection, self._connection = self._connection, None
+        if connection is not None:
             connection.terminate()
-
-    def _terminated(self, connection: Connection) -> None:
-        if connection is self._connection:
-            self._connection = None
-            self._lost()
 
 
 def _steps_of(batches: Sequence[Batch]) -> Iterator[dict[str, _Upserts] | Batch]:

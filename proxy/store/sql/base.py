@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final, Protocol, TypeVar
@@ -35,6 +36,10 @@ _PUT_DATED: Final = {
 }
 
 
+NOTE_KEY: Final = "INSERT INTO seal_keys (id, host, noted_at) VALUES (?, ?, ?) ON CONFLICT (id) DO NOTHING"
+"""Notes that a server seals with a key."""
+
+
 class SqlReader(Protocol):
     """A consistent view of a database."""
 
@@ -53,7 +58,10 @@ class SqlBase(ABC):
     _look_up_lanes: ClassVar[int] = 1
     """How many batches of look-ups the database answers at once."""
 
-    def __init__(self, owner_id: str, options: StoreOptions) -> None:
+    def __init__(
+        self, owner_id: str, options: StoreOptions, clock: Callable[[], float] | None = None
+    ) -> None:
+        """``clock`` is the one that all processes of the record share; by default this machine's."""
         self._needs_all_keys = options.needs_all_keys
         self._configured = options.seal
         self._key_file = options.key_file
@@ -68,10 +76,12 @@ class SqlBase(ABC):
         self._owner_id = owner_id
         self._content = options.content
         self._keep_days = options.keep_days
-        self._clock = options.clock
-        self._started_at = options.clock()
+        self._clock = clock or options.clock or time.time
         self._look_ups = LookUps(self._read_batch, self._look_up_lanes)
         self._cap = CallerCap(options.max_per_caller, options.max_bytes_per_caller)
+
+    def now(self) -> float:
+        return self._clock()
 
     @property
     def waiting(self) -> int:
@@ -177,8 +187,9 @@ class SqlBase(ABC):
         """
         if not self._needs_all_keys:
             return
-        missing: dict[str, list[str]] = {}
         async with self._snapshot() as db:
+            noted = await db.execute_fetchall("SELECT id FROM seal_keys ORDER BY id")
+            missing: dict[str, list[str]] = {key: [] for (key,) in noted if not self._ring.opens(key)}
             for table in (*SEALED, TOKENS):
                 if table is CALLS:
                     continue
@@ -307,10 +318,23 @@ def _selecting(table: ContentTable[Any], where: str) -> str:
     return f"SELECT {', '.join(table.columns)}, sealed_by FROM {table.name} WHERE {where}"
 
 
+def key_of_others(keys: Sequence[str]) -> str:
+    """Return the words for the operator if other servers seal with keys that this one lacks."""
+    names = ", ".join(keys)
+    return (
+        f"other servers of this record seal with the key {names}, which is not configured here: what "
+        "they write cannot be read. Give all servers the same store.seal_key, or name this key in "
+        "store.old_seal_keys"
+    )
+
+
 def _keys_missing(missing: dict[str, list[str]], ring: SealRing, file: KeyFile | None) -> StoreError:
     """Build the error that names the missing keys, what only they can open, and what to do."""
     have = f"configured are the keys {', '.join(ring.ids)}" if ring.ids else "store.seal_key is empty"
-    lost = "; ".join(f"the key {key} sealed {', '.join(counts)}" for key, counts in missing.items())
+    lost = "; ".join(
+        f"the key {key} sealed {', '.join(counts) or 'what other servers of this record write'}"
+        for key, counts in missing.items()
+    )
     way = (
         "Name the missing keys in store.old_seal_keys"
         if ring.ids

@@ -12,7 +12,9 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Final
 
 from msgspec import Struct
 
@@ -21,6 +23,13 @@ from proxy.base.errors import StoreError, StoreTooNew, StoreUnavailable
 
 APPLICATION_ID = 0x74726C79
 """``PRAGMA application_id`` of a record: the letters ``trly``."""
+
+OLDEST_BESIDE: Final = 32
+"""The oldest schema whose processes may write a record beside processes of this version.
+
+Raise it with each change after which an older process would break a promise: it reads a column in another
+way, takes no lease, or does not see a new claim. A version refuses to start beside older processes.
+"""
 
 _FILE_NAME = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
 _OLDEST_SQLITE = (3, 37, 0)  # the first with STRICT tables
@@ -72,6 +81,21 @@ def load_migrations(folder: Path | None = None) -> tuple[Migration, ...]:
     if not steps or [step.number for step in steps] != list(range(1, len(steps) + 1)):
         raise StoreError(f"the migrations in {where} are not numbered 1, 2, 3, … without a gap")
     return tuple(steps)
+
+
+@cache
+def latest_schema(dialect: str = "sqlite") -> int:
+    """Return the number of the newest migration that this version knows."""
+    return len(load_migrations(find_migrations(dialect)))
+
+
+def older_processes(hosts: Sequence[str]) -> StoreUnavailable:
+    """Build the error for a start beside processes of an earlier version; ``hosts`` has the host of each."""
+    return StoreUnavailable(
+        f"an earlier version of toolrelay still uses this record (processes: {len(hosts)}, on "
+        f"{', '.join(sorted(set(hosts)))}). This one cannot keep its promises beside it: stop the earlier "
+        "version on all hosts, then start this one"
+    )
 
 
 def create_private(path: Path) -> bool:

@@ -24,7 +24,9 @@ class SqlSealing(SqlBase):
         await self._writer.flush()
         # Tokens are never stored in plain text: without a key that seals they stay as they are.
         tables = (*SEALED, TOKENS) if self._ring.id is not None else SEALED
-        return sum([await self._reseal_table(table) for table in tables])
+        changed = sum([await self._reseal_table(table) for table in tables])
+        await self._writer.commit("DELETE FROM seal_keys WHERE id <> ?", [(self._ring.id or "",)])
+        return changed
 
     async def forget_sealed(self, key: str) -> int:
         """Delete the content that the key with this name sealed; return how many rows. Runs stay.
@@ -44,6 +46,7 @@ class SqlSealing(SqlBase):
                 statement = f"UPDATE {table.name} SET {gone_with_it} WHERE sealed_by = ?"
             await self._writer.commit(statement, [(key,)])
             gone += number
+        await self._writer.commit("DELETE FROM seal_keys WHERE id = ?", [(key,)])
         return gone
 
     async def _reseal_table(self, table: ContentTable[Any]) -> int:

@@ -6,7 +6,7 @@ database opens, reads and writes it.
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any, Final, TypeVar
@@ -134,8 +134,14 @@ _MOST_CONTINUING: Final = 32
 class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagnoses, SqlThreads, SqlWireLog):
     """The part of :class:`~proxy.store.base.Store` that does not depend on the database."""
 
-    def __init__(self, owner_id: str, mark: KeyMark, options: StoreOptions) -> None:
-        super().__init__(owner_id, options)
+    def __init__(
+        self,
+        owner_id: str,
+        mark: KeyMark,
+        options: StoreOptions,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        super().__init__(owner_id, options, clock)
         self._mark = mark
         self._max_bytes = options.max_bytes
         self._reap = options.reap

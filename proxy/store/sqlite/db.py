@@ -37,7 +37,7 @@ _FAILURES: Final = {
 
 
 PUT_OWNER: Final = (
-    "INSERT INTO owners (id, pid, host, lock_file, started_at, seen_at) VALUES (?, ?, ?, ?, ?, ?) "
+    "INSERT INTO owners (id, pid, host, lock_file, started_at, seen_at, schema) VALUES (?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at"
 )
 """Writes the row of the owner."""

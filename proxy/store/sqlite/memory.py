@@ -108,8 +108,8 @@ class MemoryStore(SqlStore):
         return contextlib.nullcontext()
 
     async def _introduce(self) -> Sequence[tuple[str, rows.Row]]:
-        owner = (self._owner_id, os.getpid(), socket.gethostname(), None, self._started_at, self._clock())
-        return [(PUT_OWNER, owner)]
+        now = self._clock()
+        return [(PUT_OWNER, (self._owner_id, os.getpid(), socket.gethostname(), None, now, now, 0))]
 
     async def _tidy(self) -> float:
         """Delete a batch of what is past its retention, or over the limit of one caller."""

@@ -10,10 +10,13 @@ import logging
 import os
 import re
 import socket
+import sqlite3
 import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+
+from proxy.store.sql.migrate import OLDEST_BESIDE, older_processes
 
 if sys.platform != "win32":
     import fcntl
@@ -75,6 +78,48 @@ class OwnerLock:
         os.close(self._descriptor)
         self._descriptor = None
         self.name = None
+
+
+def refuse_older(database: Path) -> None:
+    """Raise :class:`~proxy.base.errors.StoreUnavailable` if a process of a version that must not write beside
+    this one writes to the database. Blocks.
+
+    A damaged or foreign file is left to the migration, which says what is wrong with it.
+    """
+    if not database.exists():
+        return
+    hosts: list[str] = []
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(database)) as db:
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        # Older records do not say which schema a process knows: it is one of theirs.
+        known = "schema" if version >= OLDEST_BESIDE else "0"
+        found = db.execute(f"SELECT host, lock_file, {known} FROM owners WHERE ended_at IS NULL").fetchall()
+        hosts = [
+            host
+            for host, name, schema in found
+            if schema < OLDEST_BESIDE
+            and name
+            and _is_held(lock_folder(Path(os.path.realpath(database))) / name)
+        ]
+    if hosts:
+        raise older_processes(hosts)
+
+
+def _is_held(path: Path) -> bool:
+    """Return whether a process holds the lock of this file."""
+    if sys.platform == "win32" or not _LOCK_NAME.fullmatch(path.name):
+        return False
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 @contextlib.contextmanager

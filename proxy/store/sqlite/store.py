@@ -25,11 +25,11 @@ from proxy.store import rows
 from proxy.store.key_mark import KeyMark, path_beside
 from proxy.store.look_ups import Answer, Query, QueryBatch
 from proxy.store.options import DEFAULTS, StoreOptions
-from proxy.store.sql.migrate import migrate_sqlite, store_error
+from proxy.store.sql.migrate import latest_schema, migrate_sqlite, store_error
 from proxy.store.sql.retention import make_room
 from proxy.store.sql.store import END_OWNER, INTERRUPT, SqlStore
 from proxy.store.sqlite.db import PUT_OWNER, SqliteConnection, SqliteWriting, connect, failure_of
-from proxy.store.sqlite.owners import OwnerLock, lock_folder, proven_dead
+from proxy.store.sqlite.owners import OwnerLock, lock_folder, proven_dead, refuse_older
 from proxy.store.sqlite.tidying import TIDY_RETRY_S, TIDY_ROWS, SqliteKeeper, expire
 from proxy.store.tokens import file_lock
 
@@ -74,6 +74,7 @@ class SqliteStore(SqlStore):
         also means that another key sealed content. Raises :class:`ConfigError` for a key file
         that cannot be used.
         """
+        await asyncio.to_thread(refuse_older, self.path)
         report = await asyncio.to_thread(migrate_sqlite, self.path, clock=self._clock)
         if report.copy is not None:
             _log.warning("the record has schema %d now; a copy of it is kept: %s", report.after, report.copy)
@@ -196,8 +197,8 @@ class SqliteStore(SqlStore):
     async def _introduce(self) -> Sequence[tuple[str, rows.Row]]:
         """Take the owner's lock, and return the statement that writes its row, later as a heartbeat."""
         await asyncio.to_thread(self._owner.acquire)
-        owner = self._owner
-        row = (owner.id, owner.pid, owner.host, owner.name, self._started_at, self._clock())
+        owner, now = self._owner, self._clock()
+        row = (owner.id, owner.pid, owner.host, owner.name, now, now, latest_schema())
         return [(PUT_OWNER, row)]
 
     async def _tidy(self) -> float:

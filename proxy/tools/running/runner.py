@@ -64,8 +64,8 @@ class Runner:
     """The runner of tool calls. There is one per process; the state of a run is in its ``RunContext``.
 
     Args:
-        clock: the tools' time of day; with ``CacheControl`` a tool sets an expiry by it. The record uses the
-            machine's clock: a clock that stands still (the demo's) would put a call days before its run.
+        clock: the tools' time of day; with ``CacheControl`` a tool sets an expiry by it.
+        now: the record's clock, in seconds since the epoch; ``clock`` may stand still, as the demo's does.
         paged_results: keeps results that are too large, for ``core__read_result``; ``None`` keeps none.
         cached_results: the sealed record that shares cached results with other processes, or ``None``.
         max_read_only, max_read_only_per_caller: how many read-only tools run at the same time.
@@ -98,11 +98,11 @@ class Runner:
         effects: EffectLog | None = None,
         credentials: Credentials | None = None,
         log_arguments: bool = True,
+        now: Callable[[], float] = time.time,
     ) -> None:
-        self._registry = registry
-        self._policy = policy
-        self._limiter = limiter
-        self._credentials = credentials
+        self._now = now
+        self._registry, self._policy = registry, policy
+        self._limiter, self._credentials = limiter, credentials
         self._ids = ids
         self._journal = InvocationJournal(log, on_closed, log_arguments=log_arguments)
         self._shared = None if effects is None else SharedEffects(effects, self._journal)
@@ -159,7 +159,7 @@ class Runner:
             deadline=None if budget_s is None else time.monotonic() + budget_s,
             catalog=catalog,
             spec=catalog.get(call.name),
-            started_at=time.time(),
+            started_at=self._now(),
             started=time.monotonic(),
             on_start=on_start,
             on_progress=on_progress,
@@ -194,7 +194,7 @@ class Runner:
             deadline=None,
             catalog=catalog,
             spec=catalog.get(call.name),
-            started_at=time.time(),
+            started_at=self._now(),
             started=time.monotonic(),
             on_start=None,
         )

@@ -209,7 +209,7 @@ class Capturing:
             id=f"cap_{secrets.token_hex(6)}",
             key=key.partition("/")[0],
             runs=runs,
-            until=time.time() + minutes * 60,
+            until=self._store.now() + minutes * 60,
             by=request.session.name.replace(":", "_"),
             left=runs,
         )

@@ -1,8 +1,11 @@
 """The wire of Anthropic Messages."""
 
-from collections.abc import Mapping
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from proxy.base.errors import RequestError
 from proxy.wires.anthropic.approvals import ANTHROPIC_APPROVALS
@@ -13,7 +16,8 @@ from proxy.wires.anthropic.crossing.from_client import read_conversation
 from proxy.wires.anthropic.crossing.to_upstream import body_of, without_reasoning
 from proxy.wires.anthropic.dialect import ANTHROPIC
 from proxy.wires.anthropic.held import masked_turn
-from proxy.wires.anthropic.hosted import hosted_tools, spoken
+from proxy.wires.anthropic.hosted.sealed_results import SealedResults
+from proxy.wires.anthropic.hosted.tools import SearchForm, hosted_tools, spoken
 from proxy.wires.anthropic.reader import AnthropicTurnReader
 from proxy.wires.anthropic.reply import AnthropicReplyWriter
 from proxy.wires.anthropic.request import AnthropicRequest, parse_anthropic_request
@@ -27,7 +31,11 @@ from proxy.wires.wire import Wire
 
 
 class AnthropicWire(Wire):
-    """The wire of Anthropic Messages."""
+    """The wire of Anthropic Messages.
+
+    ``key`` encrypts the results of searches that clients carry. Without it only this process can read them.
+    ``old_keys`` still decrypt them.
+    """
 
     dialect = ANTHROPIC
     approvals = ANTHROPIC_APPROVALS
@@ -48,8 +56,14 @@ class AnthropicWire(Wire):
     write_turn = staticmethod(turn_blocks)
     masked_turn = staticmethod(masked_turn)
 
+    def __init__(self, key: bytes | None = None, *, old_keys: Sequence[bytes] = ()) -> None:
+        self._keys = (key or secrets.token_bytes(32), *old_keys)
+
+    def sealed_turns(self, request: ClientRequest, caller: str) -> Iterator[tuple[int, bytes]]:
+        return SealedResults(self._keys, caller).turns(cast(AnthropicRequest, request).messages)
+
     def with_search(self, payload: Mapping[str, Any], upstream: UpstreamTypes) -> AsFunctions | None:
-        return with_search(payload, upstream.native, partial(self.as_functions, payload, upstream))
+        return with_search(payload, upstream, partial(self.as_functions, payload, upstream))
 
     def as_functions(self, payload: Mapping[str, Any], upstream: UpstreamTypes) -> AsFunctions | None:
         """See :meth:`proxy.wires.wire.Wire.as_functions`. Also raises for a ``thread`` that nobody keeps.
@@ -74,5 +88,12 @@ class AnthropicWire(Wire):
 
     def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
         asked = cast(AnthropicRequest, request)
+        if forms := view.shown.forms:
+            results = SealedResults(self._keys, view.caller)
+            sealing = {
+                name: form.sealing(results) if isinstance(form, SearchForm) else form
+                for name, form in forms.items()
+            }
+            view = replace(view, shown=replace(view.shown, forms=sealing))
         kind = AnthropicStreamWriter if asked.stream else AnthropicReplyWriter
         return kind(view, last_text_only=asked.wants_json, used_ids=asked.used_ids())

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from proxy.base.errors import Unreadable, WireError
 from proxy.base.events import (
+    FinishReason,
     Frame,
     ReasoningDelta,
     RefusalDelta,
@@ -27,6 +28,7 @@ from proxy.base.events import (
 from proxy.json.lenient import UNPLACED_CALL, loads, may_hold_call
 from proxy.json.objects import objects_in
 from proxy.wires.chat.message import MessageBuilder, native_call, part_text, part_thought, reply_message
+from proxy.wires.stream.plain import PlainTurn
 from proxy.wires.stream.reader import StreamReader
 from proxy.wires.stream.sse import DONE, SSEEvent, encode_event
 from proxy.wires.turn.assembler import Fragment, ToolCallAssembler
@@ -44,6 +46,7 @@ _ECHOED = ("tools", "functions", "arguments", "input")
 """Members in which an object that looks like a call is none."""
 _TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 _MOST_WORDS = 1000
+_PLAIN_ENDS = (FinishReason.STOP, FinishReason.LENGTH)
 _PADDING = ("obfuscation", "p")
 """Members without meaning, which hide the length of the text from those who see the size of an event."""
 
@@ -64,7 +67,11 @@ class ChatTurnReader(StreamReader[SSEEvent]):
 
     @property
     def text(self) -> str:
+        self._read_plain()
         return self._message.text
+
+    def plain_turn(self) -> PlainTurn | None:
+        return PlainChatTurn()
 
     @property
     def _undecided(self) -> int:
@@ -82,6 +89,7 @@ class ChatTurnReader(StreamReader[SSEEvent]):
         return payload, events
 
     def message(self) -> bytes:
+        self._read_plain()
         calls = [self._repaired(finished.call) for finished in self._finished]
         extras = [self._calls.extra(finished.seq) for finished in self._finished]
         if self._reply is not None:
@@ -113,25 +121,7 @@ class ChatTurnReader(StreamReader[SSEEvent]):
         return Frame(event.raw, payload, tuple(events), undecided=undecided)
 
     def _free_names(self, frame: Frame) -> tuple[Sequence[str], Sequence[str]] | None:
-        payload = frame.payload or {}
-        choices = payload.get("choices")
-        delta = choices[0].get("delta") if isinstance(choices, list) and len(choices) == 1 else None
-        if not isinstance(delta, dict):
-            return None
-        # A piece of a call may cause no event by itself, but still counts each time that it comes.
-        said = {
-            name: value
-            for name, value in delta.items()
-            if value is not None and name != "role" and not (name == "tool_calls" and value == [])
-        }
-        # Other members would be merged once for all events, not once for each.
-        if any(name not in _TEXTS or type(value) is not str for name, value in said.items()):
-            return None
-        usage = without_null_usage(frame.raw) if "usage" in payload else frame.raw
-        if b'"usage"' in usage:
-            # Usage is removed from an event that is read, but not from one that passes unread.
-            return None
-        return tuple(said), [name for name in _PADDING if type(payload.get(name)) is str]
+        return _free_names(frame.raw, frame.payload or {})
 
     def _piece(self, frame: Frame) -> tuple[str, Sequence[str], int | None] | None:
         payload = frame.payload or {}
@@ -232,6 +222,68 @@ class ChatTurnReader(StreamReader[SSEEvent]):
             named = [fragment for fragment in fragments if fragment.name]
             if self._later.adds_server_call(form, named):
                 self._stop(Unreadable(UNPLACED_CALL))
+
+
+def _free_names(raw: bytes, payload: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[str]] | None:
+    """Return the members of a text event that may differ; see :class:`StreamReader`."""
+    choices = payload.get("choices")
+    delta = choices[0].get("delta") if isinstance(choices, list) and len(choices) == 1 else None
+    if not isinstance(delta, dict):
+        return None
+    # A piece of a call may cause no event by itself, but still counts each time that it comes.
+    said = {
+        name: value
+        for name, value in delta.items()
+        if value is not None and name != "role" and not (name == "tool_calls" and value == [])
+    }
+    # Other members would be merged once for all events, not once for each.
+    if any(name not in _TEXTS or type(value) is not str for name, value in said.items()):
+        return None
+    usage = without_null_usage(raw) if "usage" in payload else raw
+    if b'"usage"' in usage:
+        # Usage is removed from an event that is read, but not from one that passes unread.
+        return None
+    return tuple(said), [name for name in _PADDING if type(payload.get(name)) is str]
+
+
+class PlainChatTurn(PlainTurn):
+    """The plain text of one turn of a Chat upstream."""
+
+    __slots__ = ()
+
+    def _free_names(self, raw: bytes, payload: dict[str, Any]) -> tuple[Sequence[str], Sequence[str]] | None:
+        return _free_names(raw, payload)
+
+    def _note(self, payload: dict[str, Any]) -> bool:
+        choices = payload.get("choices")
+        if type(choices) is not list or len(choices) > 1 or payload.get("error"):
+            return False
+        if not self.id and isinstance(payload.get("id"), str):
+            self.id, self.model = payload["id"], str(payload.get("model") or "")
+        if choices and not self._note_choice(choices[0]):
+            return False
+        if (usage := usage_of(payload)) is not None:
+            self.usage = usage
+        return True
+
+    def _note_choice(self, choice: Any) -> bool:
+        if type(choice) is not dict or choice.get("index") or "message" in choice:
+            return False
+        delta = choice.get("delta")
+        if type(delta) is not dict:
+            return False
+        for name, value in delta.items():
+            if value is None or name == "role":
+                continue
+            if name not in _TEXTS or type(value) is not str:
+                return False
+            if value and name == "content":
+                self._texts.append(value)
+        if word := choice.get("finish_reason"):
+            self.finish = finished(word) if type(word) is str else None
+            # After any other reason the run or the writer has something to do.
+            return self.finish is not None and self.finish.reason in _PLAIN_ENDS
+        return True
 
 
 def _may_name_call(data: bytes) -> bool:

@@ -98,6 +98,10 @@ class ChatStreamWriter(TracingWriter):
             return None
         return without_null_usage if self._filter_usage else identity
 
+    def note_plain(self, text: str) -> None:
+        self._composer.note_text(text)
+        self._done_seen = True
+
     def write(self, frame: Frame) -> bytes:
         if self._phase is COMPOSING:
             return self._held.put(frame) if self._last_text_only else self._compose(frame)

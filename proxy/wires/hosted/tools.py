@@ -1,7 +1,7 @@
 """Tools that a client declares as its provider's own, and that a server tool runs in the provider's place.
 
 A dialect's folder says how it declares them, and which items or blocks show their calls
-(``responses/own_items/hosted.py``, ``anthropic/hosted.py``); here is what the dialects share.
+(``responses/own_items/hosted.py``, ``anthropic/hosted/``); here is what the dialects share.
 """
 
 import contextlib

@@ -14,13 +14,14 @@ from proxy.wires.wire import Wire
 def built_in_wires(item_keys: Sequence[bytes] = ()) -> dict[str, Wire]:
     """Return the built-in dialects by name.
 
-    The first of ``item_keys`` signs and encrypts the proxy's items in Responses; the others only decrypt.
+    The first of ``item_keys`` signs and encrypts what clients carry for the proxy; the others only decrypt.
     """
-    key, *old = item_keys or (None,)
+    key, *others = item_keys or (None,)
+    old = [one for one in others if one]
     return {
         "chat": ChatWire(),
-        "responses": ResponsesWire(key, old_keys=[one for one in old if one]),
-        "anthropic": AnthropicWire(),
+        "responses": ResponsesWire(key, old_keys=old),
+        "anthropic": AnthropicWire(key, old_keys=old),
         "ollama": OllamaWire(),
     }
 

@@ -36,6 +36,7 @@ from proxy.json.lenient import (
 from proxy.wires.dialect import Event, EventParser
 from proxy.wires.stream.fast_path import FastReader
 from proxy.wires.stream.ndjson import LineParser, decode_line
+from proxy.wires.stream.plain import PlainTurn
 from proxy.wires.stream.sse import SSEParser, decode_event
 from proxy.wires.stream.template import MOST_TEMPLATE_BYTES, Template
 from proxy.wires.turn.assembler import Fragment, ToolCallAssembler, is_object
@@ -102,6 +103,7 @@ class StreamReader(FastReader, Generic[E]):
         self._vain = 0
         self._pieces: tuple[Template, int | None, dict[str, Any] | None] | None = None
         self._stopped = False
+        self._plain: PlainTurn | None = None
         self.has_unread = False
         self.large_next = False
         self.fault: WireError | None = None
@@ -233,6 +235,16 @@ class StreamReader(FastReader, Generic[E]):
         count = template.count
         frame = self._read(self.stream_format.decode(template.merge()))
         return [structs.replace(frame, raw=b"", count=count)]
+
+    def note_plain(self, turn: PlainTurn) -> None:
+        self._plain = turn
+
+    def _read_plain(self) -> None:
+        """Read what was noted of a whole turn without frames, now that its message is asked for."""
+        if self._plain is not None:
+            turn, self._plain = self._plain, None
+            self.feed(turn.taken())
+            self.close()
 
     def close(self) -> list[Frame]:
         if self._stopped:

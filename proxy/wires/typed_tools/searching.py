@@ -1,6 +1,7 @@
 """Tool search that a client declares: its deferred tools, and how it is shown what a search found."""
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import orjson
 
@@ -24,6 +25,20 @@ class ClientSearch:
     form: CallForm
     by_pattern: bool = False
     defers_servers: bool = False
+
+
+_SHORT: Final = 64
+
+
+def may_defer(name: str, *, crosses: bool) -> bool:
+    """Return whether a tool of this name can wait for a search. One whose name is longer than some dialects
+    take is shown from the beginning: only what a request declares is renamed for another dialect."""
+    return len(name) <= _SHORT or not crosses
+
+
+def loaded_text(name: str) -> str:
+    """Return what a model reads in place of a reference to a tool that a client's own search has loaded."""
+    return f"The tool {name} can be called now."
 
 
 def found_in(result: ToolResult) -> Sequence[str]:

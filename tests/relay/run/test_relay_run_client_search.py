@@ -11,7 +11,7 @@ from looping import ECHO
 from messages_script import read_stream
 from openai import AsyncOpenAI
 from pair_kits import SPEAKERS, Call, Got, Speaker, Turn
-from raw_upstream import RawRequest, RawUpstream, Step
+from raw_upstream import RawRequest, RawUpstream, Step, whole
 from responses_check import check_response_stream
 from running_proxy import Answer, Proxy, make_config, running
 
@@ -340,6 +340,59 @@ async def test_server_tools_of_a_toolset_are_deferred(case: str) -> None:
         first, second, _ = got(chat, raw)
         assert list(first.tools) == [SEARCH]
         assert ECHO in second.tools
+
+
+@pytest.mark.parametrize("upstream", UPSTREAMS)
+async def test_a_found_tool_that_the_upstream_refuses(upstream: str) -> None:
+    """The client gets the refusal of its own tool, which it has to correct; the server tools stay."""
+    speaker = SPEAKERS[upstream]
+    said = "Invalid schema for function 'get_rate': In context=(), object schema missing properties."
+    refusal = whole(json.dumps(speaker.refusal(said)).encode(), status="400 Bad Request")
+
+    def model(request: RawRequest) -> list[Step]:
+        body = json.loads(request.body)
+        if "get_rate" in speaker.got(body).tools:
+            return refusal
+        return speaker.script(Turn("", (FOUND,)), stream=body.get("stream", upstream == "ollama"))
+
+    async with RawUpstream(model) as raw:
+        table = {"base_url": raw.url, "wires": (upstream,), "native": ()}
+        async with running(make_config(table, allow=("core__calculate",))) as proxy:
+            answer = await proxy.ask(messages(WORDS, stream=False), path="/v1/messages")
+        assert len(raw.requests) == 2
+    assert (answer.status, said in answer.json["error"]["message"]) == (400, True)
+
+
+@pytest.mark.parametrize("client", ["anthropic", "responses"])
+@pytest.mark.parametrize("upstream", UPSTREAMS)
+async def test_a_deferred_tool_with_a_long_name(upstream: str, client: str) -> None:
+    """No upstream gets a longer name than it takes; the client's call has its own name."""
+    long = "mcp__plugin_" + "x" * 90
+    speaker, most = (
+        SPEAKERS[upstream],
+        64 if upstream in ("chat", "responses") and upstream != client else 128,
+    )
+
+    def model(request: RawRequest) -> list[Step]:
+        body = json.loads(request.body)
+        tools = speaker.got(body).tools
+        assert all(len(name) <= most for name in tools)
+        (name,) = [name for name in tools if name.startswith("mcp__")] or [SEARCH]
+        call = Call("call_1", name, {"query": "weather"} if name == SEARCH else {})
+        return speaker.script(Turn("", (call,)), stream=body.get("stream", upstream == "ollama"))
+
+    async with RawUpstream(model) as raw:
+        table = {"base_url": raw.url, "wires": (upstream,), "native": ()}
+        async with running(make_config(table, allow=())) as proxy:
+            if client == "anthropic":
+                tool = {"name": long, "description": "The weather.", "input_schema": STOCK}
+                body = {**messages(WORDS, stream=False), "tools": [WORDS, {**tool, "defer_loading": True}]}
+                call = blocks_of(await proxy.ask(body, path="/v1/messages"), stream=False)[-1]
+            else:
+                tools = [{"type": "tool_search"}, function(long, "The weather.", STOCK)]
+                body = {**responses(stream=False), "tools": tools}
+                call = items_of(await proxy.ask(body, path="/v1/responses"), stream=False)[-1]
+    assert call["name"] == long
 
 
 @pytest.mark.parametrize("wire", ["anthropic", "responses"])

@@ -177,3 +177,30 @@ async def test_an_alias_of_the_fetch() -> None:
         refused = models["gpt-4o-mini"].results[-1]
     assert pages.asked == [PAGE]
     assert "url_not_in_prior_context" in refused
+
+
+async def test_results_that_the_client_carries() -> None:
+    """What a client carries of a search is a result again where the record has no such turn; what was changed
+    is nothing."""
+    calls = {"web_search": SEARCH}
+    tools = {**FETCHING, "hosted": {"web_search": "web__search"}}
+    async with serving_models(calls, native=(), hosts_search=True, pages={}, tools=tools) as (proxy, models):
+        answer = await proxy.ask(body(SEARCHES), HEADERS, path=MESSAGES)
+        shown = answer.json["content"]
+        history = [
+            {"role": "user", "content": "Another conversation."},
+            {"role": "assistant", "content": shown},
+            {"role": "user", "content": "Go on."},
+        ]
+        models["gpt-4o-mini"]._calls = {}
+        await proxy.ask(body(SEARCHES, messages=history), HEADERS, path=MESSAGES)
+        (result,) = models["gpt-4o-mini"].results
+        for block in shown:
+            if block["type"] == "web_search_tool_result":
+                block["content"][0]["encrypted_content"] = (
+                    "QUFB" + block["content"][0]["encrypted_content"][4:]
+                )
+        await proxy.ask(body(SEARCHES, messages=history), HEADERS, path=MESSAGES)
+        forged = models["gpt-4o-mini"].results
+    assert "The Havel is a river" in result
+    assert forged == []

@@ -233,7 +233,7 @@ async def test_a_redis_that_only_refuses_is_away(prefix: str) -> None:
 async def test_a_place_of_a_dead_process_is_free_again(prefix: str) -> None:
     """A lease that no process renews expires, and its place is free for all processes."""
     with limit_clock() as clock:
-        dead, alive = RedisCounters(SERVER, prefix=prefix), RedisCounters(SERVER, prefix=prefix)
+        dead, alive = [RedisCounters(SERVER, prefix=prefix, now=clock.time) for _ in range(2)]
         assert (await dead.take("a", (), (), 1, "x")).refused is None
         clock.now += LEASE_S - 1
         assert (await alive.take("a", (), (), 1, "y")).refused is not None
@@ -249,7 +249,7 @@ async def test_one_timer_keeps_all_places_of_a_process(prefix: str, monkeypatch:
 
     monkeypatch.setattr("proxy.server.limits.redis.LEASE_S", 3.0)
     with limit_clock() as clock:
-        counters = RedisCounters(SERVER, prefix=prefix)
+        counters = RedisCounters(SERVER, prefix=prefix, now=clock.time)
         before = len(asyncio.all_tasks())
         for lease in ("x", "y", "z"):
             assert (await counters.take("a", (), (), 3, lease)).refused is None

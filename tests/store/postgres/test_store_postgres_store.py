@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -30,7 +29,6 @@ from store_records import (
     native_call,
     response,
     run,
-    spawn,
     suspended,
     turn,
     until,
@@ -46,7 +44,6 @@ from proxy.store.base import PurgeFilter, RunFilter  # noqa: E402
 from proxy.store.look_ups import Query, QueryBatch  # noqa: E402
 from proxy.store.options import StoreOptions  # noqa: E402
 from proxy.store.postgres.db import fitting, numbered, store_error  # noqa: E402
-from proxy.store.postgres.migrate import migrate_postgres  # noqa: E402
 from proxy.store.postgres.store import PostgresStore  # noqa: E402
 from proxy.store.seal import CONTENT, Seal  # noqa: E402
 from proxy.store.sql.migrate import find_migrations, load_migrations  # noqa: E402
@@ -64,15 +61,11 @@ async def _kept(store: PostgresStore, *names: str) -> None:
     await store.list_runs(RunFilter())
 
 
-async def _sessions_end(url: str) -> None:
-    """Cut every session of the stores on this schema, as a restart of the server does."""
-    keys = await fetch(url, "SELECT lock_key FROM owners")
-    await fetch(
-        url,
-        "SELECT pg_terminate_backend(pid) FROM pg_locks "
-        "WHERE locktype = 'advisory' AND objid::bigint = ANY ($1)",
-        [key for (key,) in keys],
-    )
+async def _sessions_end(url: str, store: PostgresStore) -> None:
+    """Cut every session of a store, as a restart of the server does."""
+    connections = [store._writing._connection, *(idle for _, idle in store._reading._idle)]
+    pids = [each.get_server_pid() for each in connections if each is not None and not each.is_closed()]
+    await fetch(url, "SELECT pg_terminate_backend(pid) FROM unnest($1::int[]) pid", pids)
 
 
 class _Network:
@@ -143,25 +136,17 @@ async def test_a_store_that_only_reads_leaves_no_trace(make_postgres: Make, post
     assert await fetch(postgres_url, "SELECT count(*) FROM owners") == [(0,)]
 
 
-async def test_after_a_restart_of_the_server_nothing_is_lost(
-    make_postgres: Make, postgres_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The store replaces ended sessions by itself, takes a new lock, and writes all that was queued."""
+async def test_after_a_restart_of_the_server_nothing_is_lost(make_postgres: Make, postgres_url: str) -> None:
+    """The store replaces ended sessions by itself, and writes all that was queued."""
     store = make_postgres()
     await store.start()
     store.put_run(run())
     await _kept(store, "resp_1")
-    ((before,),) = await fetch(postgres_url, "SELECT lock_key FROM owners")
-    await _sessions_end(postgres_url)
-    await until(lambda: "the record cannot be written (unreachable)" in caplog.text)
-    await until(lambda: store._writer.failure is None)  # although nothing was to be written
-    ((after,),) = await fetch(postgres_url, "SELECT lock_key FROM owners")
-    assert after != before
-    assert await store.healthy() is True
     for number in range(5):
-        await _sessions_end(postgres_url)
+        await _sessions_end(postgres_url, store)
         store.put_turn(turn(number=number + 1))
     await until(lambda: store._writer.failure is None and not store._writer._queue.count)
+    assert await store.healthy() is True
     await store.open_invocation(invocation(), durable=True)
     detail = await store.get_run("run_1")
     assert detail is not None
@@ -169,29 +154,18 @@ async def test_after_a_restart_of_the_server_nothing_is_lost(
     assert store.lost == 0
 
 
-async def test_a_session_that_a_slow_statement_ends_leaves_no_owner_without_lock(
-    make_postgres: Make, postgres_url: str
-) -> None:
-    """If tidying outlasts the driver's time limit, its session ends; the owner gets a lock in a new one."""
+async def test_a_session_that_a_slow_statement_ends_is_replaced(make_postgres: Make) -> None:
+    """If tidying outlasts the driver's time limit, its session ends, and the next write takes a new one."""
     store = make_postgres()
     await store.start()
     await _kept(store, "resp_0")
-    ((before,),) = await fetch(postgres_url, "SELECT lock_key FROM owners")
 
     async def slow(connection: Any) -> None:
         await connection.execute("SELECT pg_sleep(60)", timeout=0.01)
 
     with pytest.raises(WriteError, match="TimeoutError"):
         await store._writing.transaction(slow)
-    async with asyncio.timeout(PATIENCE_S):
-        while await fetch(postgres_url, "SELECT lock_key FROM owners") == [(before,)]:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    ((held,),) = await fetch(
-        postgres_url,
-        "SELECT count(*) FROM pg_locks l JOIN owners o ON l.objid::bigint = o.lock_key "
-        "WHERE l.locktype = 'advisory' AND l.granted",
-    )
-    assert held == 1
+    await store.open_invocation(invocation(), durable=True)
 
 
 async def test_each_round_trip_of_a_batch_is_a_step(make_postgres: Make) -> None:
@@ -406,140 +380,10 @@ async def test_sealed_content_is_not_in_the_database(make_postgres: Make, postgr
         await make_postgres().start()
 
 
-_WORKER = """
-import asyncio, sys
-from store_records import invocation, run
-from proxy.store.postgres.store import PostgresStore
-
-async def main():
-    store = PostgresStore(sys.argv[1])
-    await store.start()
-    store.put_run(run(sys.argv[2]))
-    await store.open_invocation(invocation(sys.argv[2], sys.argv[2]), durable=True)
-    print("ready", flush=True)
-    await asyncio.to_thread(sys.stdin.readline)
-    await store.aclose()
-
-asyncio.run(main())
-"""
-
-
-def _start(url: str, name: str) -> "subprocess.Popen[str]":
-    child = spawn(_WORKER, url, name)
-    assert child.stdout is not None
-    assert child.stdout.readline() == "ready\n"
-    return child
-
-
-def _end(child: "subprocess.Popen[str]", *, kill: bool) -> None:
-    if kill:
-        child.send_signal(signal.SIGKILL)
-    child.communicate(None if kill else "\n", timeout=PATIENCE_S)
-
-
 async def test_an_interrupted_run_keeps_what_its_turns_used(make_postgres: Make, postgres_url: str) -> None:
     """Rule R1: the row of an interrupted run has the totals of its turns, however far it came."""
     await cut_off_runs(make_postgres())
     assert await fetch(postgres_url, CUT_OFF_SQL) == CUT_OFF
-
-
-async def test_only_the_rows_of_the_dead_are_interrupted(make_postgres: Make, postgres_url: str) -> None:
-    """Rule R1: after kill -9 the open rows of that process become ``interrupted``, and no other rows."""
-    await migrate_postgres(postgres_url)
-    dead, alive = [await asyncio.to_thread(_start, postgres_url, name) for name in ("dead", "alive")]
-    try:
-        keeper = make_postgres(reap=True, grace_s=0.2, tidy_every_s=0.05, clock=lambda: T0 + 99)
-        await keeper.start()
-        await asyncio.to_thread(_end, dead, kill=True)
-
-        async def statuses() -> dict[str, str]:
-            return dict(await fetch(postgres_url, "SELECT id, status FROM runs"))
-
-        async with asyncio.timeout(PATIENCE_S):
-            while (await statuses())["dead"] == "running":  # noqa: ASYNC110 - a database, as above
-                await asyncio.sleep(0.02)
-        assert await statuses() == {"dead": "interrupted", "alive": "running"}
-        found = await fetch(postgres_url, "SELECT id, status, ended_at FROM tool_invocations ORDER BY id")
-        assert found == [("alive", "started", None), ("dead", "interrupted", T0 + 99)]
-    finally:
-        await asyncio.to_thread(_end, alive, kill=False)
-    assert await statuses() == {"dead": "interrupted", "alive": "interrupted"}  # it has closed its store
-    assert await fetch(postgres_url, "SELECT count(*) FROM owners WHERE ended_at IS NULL") == [(0,)]
-
-
-async def test_the_patience_with_a_dead_owner_ends_when_it_says(
-    make_postgres: Make, postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rule R1: the second check declares an owner with a free lock dead, however slow the first one was."""
-    await migrate_postgres(postgres_url)
-    dead = await asyncio.to_thread(_start, postgres_url, "dead")
-    await asyncio.to_thread(_end, dead, kill=True)
-    keeper = make_postgres(reap=True, grace_s=1.0, clock=lambda: T0 + 99)
-    looks: list[int] = []
-    transaction, reap = keeper._writing.transaction, keeper._reap_owners
-
-    async def slow_at_first(work: Any) -> None:
-        await transaction(work)
-        if not keeper._suspects:
-            await asyncio.sleep(0.3)
-
-    async def counted() -> None:
-        await reap()
-        looks.append(len(keeper._suspects))
-
-    monkeypatch.setattr(keeper._writing, "transaction", slow_at_first)
-    monkeypatch.setattr(keeper, "_reap_owners", counted)
-    await keeper.start()
-    await until(lambda: 0 in looks[1:])
-    assert looks[:2] == [1, 0]
-    assert dict(await fetch(postgres_url, "SELECT id, status FROM runs")) == {"dead": "interrupted"}
-
-
-async def test_an_owner_that_dies_later_is_found_without_a_start(
-    make_postgres: Make, postgres_url: str
-) -> None:
-    """Rule R1: a running store soon finds an owner that dies later, although it tidies only once an hour."""
-    await migrate_postgres(postgres_url)
-    dead = await asyncio.to_thread(_start, postgres_url, "dead")
-    keeper = make_postgres(reap=True, grace_s=0.2, clock=lambda: T0 + 99)
-    await keeper.start()
-    await asyncio.to_thread(_end, dead, kill=True)
-
-    async with asyncio.timeout(PATIENCE_S):
-        while await fetch(postgres_url, "SELECT status FROM runs") != [("interrupted",)]:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-
-
-async def test_an_owner_that_comes_back_is_not_taken_for_dead(make_postgres: Make, postgres_url: str) -> None:
-    """Rule R1: a live process whose session broke keeps its rows, even if it was declared dead."""
-    alive = make_postgres()
-    await alive.start()
-    alive.put_run(run())
-    await alive.open_invocation(invocation(), durable=True)
-    keeper = make_postgres(reap=True, grace_s=3600, tidy_every_s=0.02)
-    await keeper.start()
-    async with asyncio.timeout(PATIENCE_S):
-        for _ in range(3):
-            (before,) = await fetch(postgres_url, "SELECT lock_key FROM owners")
-            await _sessions_end(postgres_url)
-            while await fetch(postgres_url, "SELECT lock_key FROM owners") == [before]:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-    await until(lambda: not keeper._suspects)
-    assert await fetch(postgres_url, "SELECT status FROM runs") == [("running",)]
-    ((own, key),) = await fetch(postgres_url, "SELECT id, lock_key FROM owners WHERE ended_at IS NULL")
-    assert own == alive._owner_id
-    other = make_postgres()
-    await other.start()
-    await other._reap_owner(own, key)  # its lock is held
-    await other._reap_owner(own, key + 1)  # a lock of an earlier session
-    assert await fetch(postgres_url, "SELECT status FROM runs") == [("running",)]
-    await fetch(postgres_url, "UPDATE owners SET ended_at = 1")  # as if another process had declared it dead
-    await _sessions_end(postgres_url)
-    alive.put_run(run(status="completed"))
-    async with asyncio.timeout(PATIENCE_S):
-        while await fetch(postgres_url, "SELECT ended_at FROM owners") != [(None,)]:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    assert [found.status for found in await alive.list_runs(RunFilter())] == ["completed"]
 
 
 async def test_the_commands_take_a_record_in_postgres(postgres_url: str, tmp_path: Path) -> None:

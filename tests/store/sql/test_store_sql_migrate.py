@@ -53,6 +53,7 @@ def test_each_migration_applies_from_blank(tmp_path: Path, upto: int) -> None:
         *(["client_keys", "key_state", "response_owners"] if upto >= _KEYS else []),
         *(["effect_claims", "kept_results"] if "effect_claims" in {name for name, _ in tables} else []),
         *(["run_tools"] if "run_tools" in {name for name, _ in tables} else []),
+        *(["seal_keys"] if upto >= _since("leases") else []),
         *(["ui_marks"] if upto >= _since("web_ui") else []),
         *[
             name
@@ -71,7 +72,7 @@ def test_a_second_migration_keeps_rows_and_a_copy(tmp_path: Path) -> None:
     path = tmp_path / "r.db"
     migrate_sqlite(path)
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("INSERT INTO owners VALUES ('o', 1, 'h', NULL, 1.0, 1.0, NULL)")
+        connection.execute("INSERT INTO owners VALUES ('o', 1, 'h', NULL, 1.0, 1.0, NULL, 1)")
     later = Migration(
         LATEST + 1,
         f"{LATEST + 1:04d}_more",
@@ -321,7 +322,7 @@ def test_processes_that_start_at_once_do_not_fight(tmp_path: Path, blank: bool) 
     if not blank:
         migrate_sqlite(path)
         with closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute("INSERT INTO owners VALUES ('o', 1, 'h', NULL, 1.0, 1.0, NULL)")
+            connection.execute("INSERT INTO owners VALUES ('o', 1, 'h', NULL, 1.0, 1.0, NULL, 1)")
     children = [spawn(_STARTER, path) for _ in range(4)]
     for child in children:
         assert child.stdin is not None

@@ -37,7 +37,7 @@ def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 async def work(name, point, after, first):
-    store = SqliteStore(Path(place)) if kind == "sqlite" else PostgresStore(place)
+    store = SqliteStore(Path(place)) if kind == "sqlite" else PostgresStore(place, lease_s=1.0)
     await store.start()
     store.put_run(run(name))
     # One write each: a line is there whole, or not at all.
@@ -204,7 +204,7 @@ async def test_fifty_kills_on_one_server(tmp_path: Path, postgres_url: str) -> N
     from proxy.store.postgres.store import PostgresStore
 
     keeper = PostgresStore(
-        postgres_url, StoreOptions(reap=True, tidy_every_s=0.02, clock=lambda: T0), grace_s=0.02
+        postgres_url, StoreOptions(reap=True, tidy_every_s=0.02, clock=lambda: T0), lease_s=1.0
     )
 
     async def rows(sql: str) -> list[tuple[Any, ...]]:

@@ -110,6 +110,23 @@ def test_recorded_requests_are_read(path: Path) -> None:
     assert again.tools == read.tools
 
 
+def test_a_reference_to_a_tool_is_text() -> None:
+    """A model that knows no references reads which tool a client's own search has loaded."""
+    result = {
+        "type": "tool_result",
+        "tool_use_id": "t",
+        "content": [{"type": "tool_reference", "tool_name": "f"}],
+    }
+    use = {"type": "tool_use", "id": "t", "name": "find", "input": {}}
+    said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": [use]},
+            {"role": "user", "content": [result]}]  # fmt: skip
+    read = read_conversation({**asking(), "messages": said})
+    assert not natives(read)
+    (part,) = read.messages[-1].parts
+    assert isinstance(part, ToolResultPart)
+    assert part.parts == (Text("The tool f can be called now."),)
+
+
 def test_every_field_of_the_sdk_has_a_rule() -> None:
     """The table has a rule for every field that Anthropic's library can send."""
     fields = get_type_hints(message_create_params.MessageCreateParamsBase).keys() | {"stream"}

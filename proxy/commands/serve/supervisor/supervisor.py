@@ -53,8 +53,12 @@ class _State(Enum):
 class _StartFailed(ToolRelayError):
     """A worker, or the process that reads the configuration, ended too early.
 
-    The message is that of the process, if it sent one.
+    The message is that of the process, if it sent one. ``for_good`` says that a new process would fail alike.
     """
+
+    def __init__(self, message: str, *, for_good: bool = False) -> None:
+        super().__init__(message)
+        self.for_good = for_good
 
 
 @dataclass(eq=False, slots=True)
@@ -243,7 +247,7 @@ class Supervisor:
 
     async def _attend(self, worker: _Worker) -> None:
         """Handle a worker's messages until its process ends, then handle its end."""
-        text = ""
+        text, for_good = "", False
         try:
             while (message := await worker.channel.receive()) is not None:
                 header, body = message
@@ -253,7 +257,7 @@ class Supervisor:
                         self._questions.add_member(worker, worker.channel)
                         worker.ready.set_result(json.loads(body))
                     case "failed":
-                        text = body.decode(errors="replace")
+                        text, for_good = body.decode(errors="replace"), header["for_good"]
                     case _:
                         self._questions.on_message(worker, header, body)
         except ChannelBroken:
@@ -265,7 +269,7 @@ class Supervisor:
         self._all.discard(worker)
         if not worker.ready.done():
             text = text or f"worker {worker.number} ended with status {status} before it was ready"
-            worker.ready.set_exception(_StartFailed(text))
+            worker.ready.set_exception(_StartFailed(text, for_good=for_good))
         elif worker.state is not _State.LEAVING:
             self._log.error("worker_died", worker=worker.number, status=status)
         self._gone.set()
@@ -283,10 +287,21 @@ class Supervisor:
                 self.changed.clear()
                 await self._restart()
             self._gone.clear()
+            self._check_hope()
             for number in range(1, self.plan.workers + 1):
                 worker = self._current.get(number)
                 if worker is None or worker not in self._all:
                     await self._replace(number, worker)
+
+    def _check_hope(self) -> None:
+        """Raise :class:`_StartFailed` if no worker serves or starts, and the last one cannot start for good.
+
+        The port closes then, so that clients go to another host. They would wait here for ever.
+        """
+        errors = [worker.ready.exception() for worker in self._current.values() if worker.ready.done()]
+        lost = [error for error in errors if isinstance(error, _StartFailed) and error.for_good]
+        if lost and not any(worker in self._all for worker in self._current.values()):
+            raise lost[0]
 
     async def _replace(self, number: int, dead: _Worker | None) -> None:
         """Start a worker in place of one that died or never started, with a growing delay if it dies soon."""

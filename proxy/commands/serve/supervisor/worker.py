@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from proxy.app.app import Overrides, create_app
-from proxy.base.errors import ToolRelayError
+from proxy.base.errors import StoreUnavailable, ToolRelayError
 from proxy.commands.common import run_async, start_logging
 from proxy.commands.doctor.connectivity import warn_of_upstreams
 from proxy.commands.serve.port_holders import WORKER, set_process_name
@@ -63,7 +63,8 @@ async def _work(channel_fd: int) -> int:
         await worker.serve()
         worker.say_last()
     except ToolRelayError as error:
-        channel.send("failed", str(error).encode())
+        # A record that is away may come back; whatever else prevents a start stays until somebody changes it.
+        channel.send("failed", str(error).encode(), for_good=not isinstance(error, StoreUnavailable))
         await channel.flush()
         return 1
     finally:

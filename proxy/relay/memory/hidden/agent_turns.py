@@ -6,7 +6,7 @@ its budgets, and the agent's call in the run that called it.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Final
 
@@ -98,8 +98,9 @@ class AgentCall:
 class AgentTurns:
     """Stores turns of agents, encrypted like other content.  The process has one instance."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, now: Callable[[], float] = time.time) -> None:
         self._store = store
+        self._now = now
 
     def put(self, turn: AgentTurn) -> None:
         """Queue a turn, in place of its earlier version.  It is deleted with the agent's run."""
@@ -110,7 +111,7 @@ class AgentTurns:
                 caller=turn.caller,
                 wire="agent",
                 payload=_written(turn),
-                created_at=time.time(),
+                created_at=self._now(),
                 ephemeral=turn.ephemeral,
             )
         )

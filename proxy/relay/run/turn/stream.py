@@ -72,6 +72,7 @@ class _TurnStream:
         fast = FastPath.of(reader, state.output.writer) if state.output.typed is None else None
         self._fast = fast
         self._feed = reader.feed if fast is None else fast.feed
+        self._was_plain = False
         self._ended = False
         self._waited = False
         self._until: float | None = None
@@ -92,6 +93,7 @@ class _TurnStream:
                 async with asyncio.timeout_at(self._until) as self._patience:
                     await rest
         except TimeoutError:
+            self._end_plain()
             if not self._ended and run.turn.reason is None:
                 raise
         except UpstreamError:
@@ -100,9 +102,12 @@ class _TurnStream:
         finally:
             if self._silence.runs:
                 self._silence.stop()
+            self._end_plain()
             for frame in () if self._fast is None else self._fast.reader.catch_up():
                 run.observe(frame.events)
                 writer.write(frame)
+        if self._was_plain:
+            return
         frames = reader.close()
         if reader.fault is not None:
             raise reader.fault
@@ -129,6 +134,13 @@ class _TurnStream:
                 return None
         if self._is_limited:
             turn.events += chunk.count(self._event_sign)
+        if fast is not None and (plain := fast.plain) is not None:
+            if plain.take(chunk):
+                if turn.first_chunk_at and not plain.ended:
+                    return self._output.client.push(chunk)
+                turn.first_chunk_at = turn.first_chunk_at or self._clock.now()
+                return self._send([chunk], plain.ended)
+            self._leave_plain(fast)
         if fast is not None and (transform := fast.transform) is not None and fast.take_unread(chunk):
             return self._output.client.push(transform(chunk))
         # The first chunk always gets here, because there is no earlier event that it could be like.
@@ -139,6 +151,23 @@ class _TurnStream:
         if reader.has_unread or reader.fault is not None or (wait is not None and self._until is not None):
             return self._go_on(wait)
         return wait
+
+    def _leave_plain(self, fast: FastPath) -> None:
+        """Let the reader read the turn, which the client has got so far as it came."""
+        self._written(fast.leave_plain())
+        fast.transform = fast.writer.transform()
+
+    def _end_plain(self) -> None:
+        """Note a turn that was plain text to its end mark; let the reader read any other."""
+        fast = self._fast
+        if fast is None or (plain := fast.plain) is None:
+            return
+        if not plain.ended:
+            self._leave_plain(fast)
+            return
+        self._was_plain = True
+        self._run.observe(fast.note_plain(plain))
+        self._run.saw_end_mark()
 
     async def _go_on(self, wait: Awaitable[None] | None) -> None:
         """Read the rest of a piece, and let other tasks run before each part.

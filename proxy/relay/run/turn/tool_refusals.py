@@ -48,7 +48,10 @@ def _learn(job: Job, state: State, message: str) -> tuple[Offer, ToolLesson] | N
     offer, catalog, editor = state.tools.offer, state.tools.catalog, job.upstream.editor
     if any(tool.strict for tool in (*offer.added, *offer.replaced)) and _STRICT.search(message):
         return offer.loosened(), ToolLesson(strict=True)
-    if named := editor.body.tools_named(editor.edits, message) or _suspected(state, message):
+    named = editor.body.tools_named(editor.edits, message)
+    if not named.issubset(offer.names):
+        return None  # A tool of the client's own, which a search has found: the client has to correct it.
+    if named := named or _suspected(state, message):
         specs = [catalog.get(offer.names[name]) for name in named]
         lesson = ToolLesson(frozenset(spec.digest for spec in specs if spec is not None))
         return _rest(state, named, REFUSED), lesson

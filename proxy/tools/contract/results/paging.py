@@ -55,7 +55,7 @@ class PagedResults:
         max_bytes: the limit for all results, at four bytes per character; one caller gets at most a quarter.
         max_per_caller: the largest number of results of one caller.
         keep_s: the seconds for which a result is kept.
-        record: where other processes find the results, or ``None``.
+        record: where other processes find the results, or ``None``; ``now`` gives it the time of day.
     """
 
     def __init__(
@@ -66,12 +66,14 @@ class PagedResults:
         keep_s: float = RESULTS_KEPT_S,
         clock: Callable[[], float] = time.monotonic,
         record: KeptResults | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._max_bytes = max_bytes
         self._max_per_caller = max_per_caller
         self._keep_s = keep_s
         self._clock = clock
         self._record = record
+        self._now = now
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._bytes = 0
         declare("paged_results", self._cache_size)
@@ -102,7 +104,7 @@ class PagedResults:
         self._kept[handle] = _Kept(caller, text, untrusted, digest, self._clock() + self._keep_s, size)
         self._bytes += size
         if self._record is not None:
-            self._record.put_result(KeptResult(handle, run_id, caller, text, bool(untrusted), time.time()))
+            self._record.put_result(KeptResult(handle, run_id, caller, text, bool(untrusted), self._now()))
         return handle
 
     async def read(self, caller: str, handle: str, offset: int, max_bytes: int) -> Page | None:

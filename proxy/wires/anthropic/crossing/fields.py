@@ -80,7 +80,6 @@ _BLOCKS: Final = {
 _HOSTED_BLOCKS: Final = {
     "messages[].content[type=document]": refused("Only Messages takes documents made of blocks."),
     "messages[].content[].content[type=document]": refused("Only Messages takes documents made of blocks."),
-    "messages[].content[].content[type=tool_reference]": _HOSTED_ITEM,
     "messages[].content[].content[type=browser_state]": refused("Only Messages has this set of tools."),
     "messages[].content[type=tool_addition]": _LATER_TOOLS,
     "messages[].content[type=tool_removal]": _LATER_TOOLS,

@@ -37,6 +37,7 @@ from proxy.wires.anthropic.blocks import TRANSLATED_SIGNATURE
 from proxy.wires.anthropic.crossing.fields import ANTHROPIC_FIELDS, KEEPER
 from proxy.wires.crossing.fields import Fields
 from proxy.wires.crossing.media import remote_of
+from proxy.wires.typed_tools.searching import loaded_text
 
 _CHOICES: Final[Mapping[str, ToolChoice]] = {
     "auto": ToolChoice("auto"),
@@ -139,6 +140,9 @@ def _content(block: Fields, kind: str) -> Content | None:
             return Image(source, native=block.rest(), at=block.path)
         case "search_result":
             return _found_text(block)
+        case "tool_reference":
+            # Claude Code's own search answers with references alone.
+            return Text(loaded_text(block.text("tool_name") or ""), native=block.rest(), at=block.path)
         case "document" if (block.peek("source") or {}).get("type") != "content":
             source = _source(block)
             name, context = block.text("title") or "", block.text("context") or ""

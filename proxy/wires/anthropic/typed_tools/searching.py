@@ -18,8 +18,8 @@ from proxy.wires.anthropic.request import declared_name
 from proxy.wires.hosted.forms import CallForm
 from proxy.wires.turn.assembler import mint_call_id
 from proxy.wires.turn.request_members import declared_names
-from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions
-from proxy.wires.typed_tools.searching import ClientSearch, found_in, query_of
+from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions, UpstreamTypes
+from proxy.wires.typed_tools.searching import ClientSearch, found_in, loaded_text, may_defer, query_of
 
 _TYPE: Final = re.compile(r"tool_search_tool_(bm25|regex)(_\d{8})?")
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")
@@ -62,7 +62,7 @@ class _Form(CallForm):
 
 
 def with_search(
-    payload: Mapping[str, Any], native: Sequence[str], read: Callable[[], AsFunctions | None]
+    payload: Mapping[str, Any], upstream: UpstreamTypes, read: Callable[[], AsFunctions | None]
 ) -> AsFunctions | None:
     """Return a request whose deferred tools the model finds by the proxy's search.
 
@@ -73,11 +73,11 @@ def with_search(
     if type(tools) is not list or not (kinds := [kind for tool in tools if (kind := _kind(tool))]):
         return None
     family = _family(kinds[0])
-    if not {EVERY_TYPE, kinds[0], family}.isdisjoint(native):
+    if not {EVERY_TYPE, kinds[0], family}.isdisjoint(upstream.native):
         return None
     _check_names(tools)
     typed = read() or AsFunctions(payload)
-    left, deferred = _divided(typed.payload["tools"])
+    left, deferred = _divided(typed.payload["tools"], crosses=upstream.crosses)
     changed = {**typed.payload, "tools": left}
     messages = typed.payload.get("messages")
     loaded: list[str] = []
@@ -103,7 +103,7 @@ def _kind(tool: Any) -> str:
     return kind if isinstance(kind, str) and _TYPE.fullmatch(kind) else ""
 
 
-def _divided(tools: Sequence[Any]) -> tuple[list[Any], dict[str, ToolDefinition]]:
+def _divided(tools: Sequence[Any], *, crosses: bool) -> tuple[list[Any], dict[str, ToolDefinition]]:
     """Return the tools that the model is shown, and the deferred ones."""
     left: list[Any] = []
     deferred: dict[str, ToolDefinition] = {}
@@ -113,7 +113,7 @@ def _divided(tools: Sequence[Any]) -> tuple[list[Any], dict[str, ToolDefinition]
         schema = tool.get("input_schema") if isinstance(tool, dict) else None
         if not isinstance(schema, dict) or not isinstance(name := tool.get("name"), str):
             left.append(tool)
-        elif tool.get("defer_loading") is True:
+        elif tool.get("defer_loading") is True and may_defer(name, crosses=crosses):
             about = str(tool.get("description") or "")
             deferred[name] = ToolDefinition(name, about, schema, tool.get("strict") is True)
         else:
@@ -166,9 +166,7 @@ def _as_text(block: Any) -> Any:
     if not isinstance(content, list) or not any(_reference(part) for part in content):
         return block
     said = [
-        {"type": "text", "text": f"The tool {name} can be called now."}
-        if (name := _reference(part))
-        else part
+        {"type": "text", "text": loaded_text(name)} if (name := _reference(part)) else part
         for part in content
     ]
     return {**block, "content": said}

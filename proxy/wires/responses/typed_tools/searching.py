@@ -18,7 +18,7 @@ from proxy.wires.responses.typed_tools.answer import ResponsesAnswer
 from proxy.wires.responses.typed_tools.request import as_functions
 from proxy.wires.responses.typed_tools.table import NAMESPACE
 from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions, UpstreamTypes
-from proxy.wires.typed_tools.searching import ClientSearch, found_in
+from proxy.wires.typed_tools.searching import ClientSearch, found_in, may_defer
 from proxy.wires.typed_tools.shapes import check_name
 
 _TYPE: Final = "tool_search"
@@ -87,7 +87,8 @@ def with_search(payload: Mapping[str, Any], upstream: UpstreamTypes) -> AsFuncti
     if typed is None or not isinstance(typed.answer, ResponsesAnswer):
         return None
     functions = typed.answer.functions
-    declared = dict(_deferred(tools, functions))
+    named = _deferred(tools, functions)
+    declared = {name: one for name, one in named if may_defer(name, crosses=upstream.crosses)}
     left, deferred = _divided(typed.payload["tools"], declared)
     changed: dict[str, Any] = {**typed.payload, "tools": left}
     if (choice := changed.get("tool_choice")) is not None:

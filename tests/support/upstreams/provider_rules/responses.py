@@ -176,7 +176,8 @@ def _tools(asked: Asked) -> Iterator[Fault]:
             yield Fault(f"Missing required parameter: 'tools[{at}].type'.", ("tools", at, "type"))
     for at, tool in _functions(asked.body):
         yield from unknown(tool, _FUNCTION, ("tools", at))
-        yield from name_faults(tool.get("name"), ("tools", at, "name"))
+        # Source: https://github.com/openai/codex/issues/46188
+        yield from name_faults(tool.get("name"), ("tools", at, "name"), most=128)
 
 
 def _schemas(asked: Asked) -> Iterator[Fault]:

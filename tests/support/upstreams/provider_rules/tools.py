@@ -20,15 +20,15 @@ def count_faults(tools: Sequence[Any]) -> Iterator[Fault]:
         yield Fault(said, ("tools",), "array_above_max_length")
 
 
-def name_faults(name: Any, place: Place) -> Iterator[Fault]:
-    """Yield OpenAI's faults for the name of a function."""
+def name_faults(name: Any, place: Place, most: int = 64) -> Iterator[Fault]:
+    """Yield OpenAI's faults for the name of a function, which may have ``most`` characters."""
     if not isinstance(name, str) or not name:
         yield Fault(f"Missing required parameter: '{path_text(place)}'.", place, "missing_required_parameter")
         return
     if not _NAME.fullmatch(name):
         said = f"Invalid '{path_text(place)}': string does not match pattern. Expected a string that matches"
         yield Fault(f"{said} the pattern '^[a-zA-Z0-9_-]+$'.", place, "invalid_value")
-    yield from length_of(name, 64, place)
+    yield from length_of(name, most, place)
 
 
 def twice(names: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from proxy.base.conversation import Speaker, Spoken
 from proxy.base.errors import RequestError
 from proxy.base.events import ToolCall, ToolResult
 from proxy.wires.anthropic.blocks import OUR_CALL, OUR_SIGNATURE, Block, blocks_of
+from proxy.wires.anthropic.hosted.sealed_results import SealedResults
 from proxy.wires.hosted.forms import CallForm
 from proxy.wires.hosted.spoken import spoken_in
 from proxy.wires.hosted.tools import (
@@ -78,9 +79,17 @@ class HostedForm(CallForm):
 
 
 class SearchForm(HostedForm):
-    """Shows searches of the web with the pages that they found."""
+    """Shows searches of the web with the pages that they found, whose texts the client carries in a form
+    that only the proxy can read."""
 
     name = "web_search"
+
+    def __init__(self, results: SealedResults | None = None) -> None:
+        self._results = results
+
+    def sealing(self, results: SealedResults) -> "SearchForm":
+        """Return the form for the caller of these results."""
+        return SearchForm(results)
 
     def _input(self, arguments: Any) -> Block:
         return {"query": query_of(arguments)}
@@ -91,7 +100,9 @@ class SearchForm(HostedForm):
                 "type": "web_search_result",
                 "url": page.url,
                 "title": page.title,
-                "encrypted_content": OUR_SIGNATURE,
+                "encrypted_content": self._results.close(begun["id"], page)
+                if self._results
+                else OUR_SIGNATURE,
                 "page_age": page.date or None,
             }
             for page in found_pages(result)
