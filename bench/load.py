@@ -22,7 +22,8 @@ class Load:
 
     The starts of paced streams are spread over ``opening_ms``, or over one pause.  Delays are noted for every
     ``each_noted``-th stream.  With ``settle_s`` they are noted only while all streams are open, starting that
-    many seconds after the last one began.
+    many seconds after the last one began.  ``tools`` is the JSON of what each request declares, if it
+    declares anything.
     """
 
     port: int
@@ -37,6 +38,7 @@ class Load:
     opening_ms: int = 0
     settle_s: float = 0.0
     each_noted: int = 1
+    tools: str = ""
 
     @property
     def plan(self) -> Plan:
@@ -71,6 +73,7 @@ def request_bytes(load: Load) -> bytes:
         "model": load.plan.model,
         "stream": load.kind != "json",
         "messages": [*said, {"role": "user", "content": "go on"}],
+        **({"tools": json.loads(load.tools)} if load.tools else {}),
     }
     body = json.dumps(asked).encode()
     head = (

@@ -5,6 +5,7 @@ import contextlib
 import statistics
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from bench.contestants import INSTRUMENT_CORE
@@ -16,12 +17,12 @@ _CHUNKS = 100
 Pair = tuple[Process, Process]
 
 
-def _rows(process: Process, core: int | None, factor: float, uncounted: str) -> dict[str, float]:
+def _rows(process: Process, core: int | None, factor: float, uncounted: str, tools: str) -> dict[str, float]:
     """Measure one round: CPU microseconds for each request, stream and paced chunk."""
 
     def cost(load: Load) -> float:
         before = process.cpu_s(uncounted)
-        result = run_load(load, core)
+        result = run_load(replace(load, tools=tools), core)
         if result.failed:
             raise RuntimeError(f"{process.name}: {result.failed} of {result.done} {load.kind} failed")
         return (process.cpu_s(uncounted) - before) / result.done * 1e6
@@ -44,11 +45,12 @@ def compare(
     arguments: list[str] | None,
     *,
     uncounted: str = "",
+    tools: tuple[str, str] = ("", ""),
 ) -> int:
     """Measure the proxies in turns and print the table; return the exit status.
 
     ``proxies`` takes a folder and the port of the upstream.  The CPU of processes whose command line contains
-    ``uncounted`` does not count.
+    ``uncounted`` does not count.  ``tools`` is what the requests to each declare, as JSON.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
     parser.add_argument("--rounds", type=int, default=7, help="rounds of every row (7)")
@@ -63,11 +65,13 @@ def compare(
         command = python("-m", "bench.mock", str(port))
         stack.enter_context(started("mock", port, command, folder / "mock.log", core=INSTRUMENT_CORE))
         both = stack.enter_context(proxies(folder, port))
-        for process in () if given.quick else both:
-            _rows(process, INSTRUMENT_CORE, 0.1, uncounted)  # One-time costs do not count.
+        for process, declared in () if given.quick else zip(both, tools, strict=True):
+            _rows(process, INSTRUMENT_CORE, 0.1, uncounted, declared)  # One-time costs do not count.
         for number in range(count):
             for which in (0, 1) if number % 2 == 0 else (1, 0):
-                for row, value in _rows(both[which], INSTRUMENT_CORE, factor, uncounted).items():
+                for row, value in _rows(
+                    both[which], INSTRUMENT_CORE, factor, uncounted, tools[which]
+                ).items():
                     found.setdefault(row, ([], []))[which].append(value)
     print(f"| CPU, µs | {titles[0]} | {titles[1]} | ratio of the rounds |")
     print("|---|---|---|---|")

@@ -18,7 +18,7 @@ import pytest
 from child_server import reserved_port
 from closed_port import closed_port
 
-from bench import kept_bytes, mcp_servers, soak, stages, ui_open
+from bench import hosted_search, kept_bytes, mcp_servers, soak, stages, ui_open
 from bench.capacity import DELAY_MS, FULL, PAUSE_MS, Step, Window, climb, hold, load_of
 from bench.contestants import toolrelay_config
 from bench.load import Load, request_bytes
@@ -302,6 +302,14 @@ def compared(printed: str) -> list[str]:
 def test_chats_beside_mcp_servers_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
     """The bench beside an MCP server that comes and goes succeeds; each figure has a row with its ratio."""
     assert mcp_servers.main(["--quick"]) == 0
+    assert compared(capsys.readouterr().out) == ["request", "stream of one chunk", "chunk, paced"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_a_declared_search_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    """The bench of a declared search that is not used succeeds; each figure has a row with its ratio."""
+    assert hosted_search.main(["--quick"]) == 0
     assert compared(capsys.readouterr().out) == ["request", "stream of one chunk", "chunk, paced"]
 
 

@@ -101,6 +101,10 @@ SEARCH_TOOLS: Final = "core__search_tools"
 """The tool that finds tools.  The proxy offers it itself, so no setting of the policy has to allow it."""
 
 
+GENERATE_IMAGE: Final = "images__generate"
+"""The tool that makes images.  It is offered only to clients that see them, or by its name."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolDefinition:
     """A server tool as a model sees it.  ``parameters`` is a JSON Schema of type object.
@@ -212,13 +216,16 @@ class ToolProgress:
     """The progress of a call: ``done`` of ``total``, which is ``None`` if nobody knows it.
 
     ``message`` is the tool's own text about it.  It may come from an outside source, so only readers of the
-    result may see it.  ``inner`` is a call that the tool, an agent, made itself.
+    result may see it.  ``inner`` is a call that the tool, an agent, made itself.  ``image`` is the image so
+    far, and ``facts`` are its ``size``, ``quality``, ``background`` and ``output_format`` if they are known.
     """
 
     done: float
     total: float | None = None
     message: str = field(default="", repr=False)
     inner: "InnerCall | None" = None
+    image: ResultImage | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 class ToolResult(Struct, frozen=True):

@@ -31,6 +31,7 @@ from proxy.config.sections.access import (
 )
 from proxy.config.sections.operation import LogConfig, ServerConfig, StoreConfig, TelemetryConfig, UiConfig
 from proxy.config.types import (
+    IMAGES_AT,
     TRACES,
     OptionalSecret,
     Patterns,
@@ -42,6 +43,7 @@ from proxy.config.types import (
     WireName,
     check_aliases,
     check_headers,
+    check_hosted,
     check_models,
     check_names,
     check_query_names,
@@ -370,13 +372,19 @@ class ToolsConfig(Section):
         json_schema_extra={"example": 'get_weather = "core__get_weather"'},
     )
 
-    hosted: dict[Literal["web_search", "web_fetch"], Annotated[str, Field(min_length=1, max_length=128)]] = (
-        Field(
-            default={},
-            description="Server tools that run what a client declares as its provider's own tool, if the "
-            "upstream does not run it (upstreams.*.native): web_search, web_fetch.",
-            json_schema_extra={"example": 'web_search = "web__search"'},
-        )
+    hosted: Annotated[
+        dict[
+            Literal["web_search", "web_fetch", "image_generation"],
+            Annotated[str, Field(min_length=1, max_length=256)],
+        ],
+        AfterValidator(check_hosted),
+    ] = Field(
+        default={},
+        description="Server tools that run what a client declares as its provider's own tool, if the "
+        "upstream does not run it (upstreams.*.native): web_search, web_fetch, image_generation. "
+        'image_generation = "upstream:NAME" or "upstream:NAME/MODEL" is the tool images__generate, which '
+        "makes images at that upstream.",
+        json_schema_extra={"example": 'web_search = "web__search"'},
     )
 
     prices: ToolPrices = Field(
@@ -385,6 +393,18 @@ class ToolsConfig(Section):
         "costs it once the tool runs, even if it fails; a cached result costs nothing.",
         json_schema_extra={"example": '"web__search" = 0.005'},
     )
+
+    @property
+    def images_at(self) -> tuple[str, str] | None:
+        """The upstream that makes images, and the model that it is asked for (empty: its own default).
+
+        ``None`` if none makes any.
+        """
+        target = self.hosted.get("image_generation", "")
+        if not target.startswith(IMAGES_AT):
+            return None
+        upstream, _, model = target.removeprefix(IMAGES_AT).partition("/")
+        return upstream, model
 
     @model_validator(mode="after")
     def _engine_has_address(self) -> "ToolsConfig":

@@ -5,7 +5,7 @@ Every fault has a message for the operator, which never contains a value that ma
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -138,6 +138,19 @@ def check_bounds(values: dict[str, Any]) -> dict[str, Any]:
                     f"{path[:80]!r} of {pattern!r} is not an argument path; write one like city or "
                     "slices.*.origin"
                 )
+    return values
+
+
+IMAGES_AT: Final = "upstream:"
+"""The beginning of a setting that names an upstream which makes images, and perhaps a model."""
+
+
+def check_hosted(values: dict[str, str]) -> dict[str, str]:
+    for kind, target in values.items():
+        if target.startswith(IMAGES_AT) and kind != "image_generation":
+            raise setting_fault(
+                f"{kind} needs the id of a server tool; only image_generation can name an upstream"
+            )
     return values
 
 

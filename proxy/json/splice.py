@@ -168,6 +168,9 @@ def _cut(raw: bytes) -> list[bytes]:
 
 def join_object(parts: Mapping[str, bytes]) -> bytes:
     """Return an object of raw values, in the mapping's order."""
+    if len(parts) == 1:  # Such as the tools that are added to most requests.
+        ((key, value),) = parts.items()
+        return b"{%b:%b}" % (orjson.dumps(key), value)
     return b"{" + b",".join(orjson.dumps(key) + b":" + value for key, value in parts.items()) + b"}"
 
 

@@ -12,15 +12,15 @@ _PER_SECOND: Final = 4
 _MOST: Final = 0xFFFFFF
 
 
-def row_ids(prefix: str) -> Iterator[str]:
+def row_ids(prefix: str, at_once: int = _AT_ONCE) -> Iterator[str]:
     """Yield ids for ever: ``prefix``, six hexadecimal digits of the time, and 104 random bits as 26 digits.
 
     Ids of one moment begin alike, so a commit of many rows changes few pages of each index: with random ids
     each row changes its own. The digits count quarters of a second, and begin anew every 48 days. The bits of
-    many ids are asked of the system together, because each call is expensive.
+    ``at_once`` ids are asked of the system together, because each call is expensive.
     """
     while True:
-        digits = os.urandom(_RANDOM_BYTES * _AT_ONCE).hex()
-        for start in range(0, _DIGITS * _AT_ONCE, _DIGITS):
+        digits = os.urandom(_RANDOM_BYTES * at_once).hex()
+        for start in range(0, _DIGITS * at_once, _DIGITS):
             moment = int(time.time() * _PER_SECOND) & _MOST
             yield f"{prefix}{moment:06x}{digits[start : start + _DIGITS]}"

@@ -244,8 +244,11 @@ class Planner:
         ``in_run``."""
         ask, read_before = await self._with_items(planning.ask, route)
         ask, typed = with_functions(ask, route, planning.with_tools)
-        with naming_as_declared(typed):
+        if typed is None:
             plan = await self._plan_as_sent(planning, route, ask, typed, read_before, in_run=in_run)
+        else:
+            with naming_as_declared(typed):
+                plan = await self._plan_as_sent(planning, route, ask, typed, read_before, in_run=in_run)
         return plan if isinstance(plan, Plan) else await self._plan(planning, plan, in_run=in_run)
 
     async def _plan_as_sent(

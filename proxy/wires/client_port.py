@@ -271,7 +271,10 @@ class StreamWriter(ABC):
 
     def result(self) -> dict[str, Any] | None:
         """Return the response as the client got it, if it is an object with an id that later requests can
-        continue; ``None`` before the end, and on a wire without such objects."""
+        continue; ``None`` before the end, and on a wire without such objects.
+
+        It is for the record, so images beyond a bound are left out.
+        """
         return None
 
     @abstractmethod

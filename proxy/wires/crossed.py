@@ -26,6 +26,7 @@ from proxy.wires.crossing.translation import Translation
 from proxy.wires.dialect import Dialect
 from proxy.wires.profile import Profile
 from proxy.wires.turn.edits import AppendedTurn, Edits, RestoredMessages, is_too_long_error
+from proxy.wires.turn.result_images import takes_no_images
 from proxy.wires.upstream_port import (
     BodyEditor,
     Mask,
@@ -213,7 +214,7 @@ class _CrossedBody(TranslatedBody):
         self._model = ""
         self._max_tokens: int | None = None
         self._has_own_limit = False
-        self._source: tuple[object, bytes] = None, b""
+        self._source: tuple[object, bytes, bool] = None, b"", False
         self._sent: RequestBody | None = None
 
     @property
@@ -228,11 +229,11 @@ class _CrossedBody(TranslatedBody):
     def _upstream_body(self, edits: Edits) -> RequestBody:
         """Return the upstream's body, which is translated anew after turns were put back or a refusal."""
         self._learn_fields(edits)
-        if self._sent is None or self._written is None or self._source != (edits.restored, edits.resumed):
+        if self._sent is None or self._written is None or self._source != _source_of(edits):
             if edits.resumed != self._source[1]:
                 self._natives.restore(edits.resumed)
             self._sent = self._translate(edits)
-            self._source = edits.restored, edits.resumed
+            self._source = _source_of(edits)
         return self._sent
 
     def _translate(self, edits: Edits) -> RequestBody:
@@ -250,7 +251,7 @@ class _CrossedBody(TranslatedBody):
 
     def _conversation(self, edits: Edits) -> Conversation:
         """Return the client's request with the held turns that were put back."""
-        raw = self._own.render(Edits(restored=edits.restored, resumed=edits.resumed))
+        raw = self._own.render(_put_back(edits))
         self._check_history(raw)
         conversation = read_exactly(self._client.codec, raw)
         if conversation.output.logprobs:
@@ -370,6 +371,8 @@ class _CrossedBody(TranslatedBody):
                     used_tokens=edits.used_tokens,
                 )
             )
+        if (without := self._without_images(edits, message, code)) is not None:
+            return without
         if asks_for_reasoning(message):
             return self._repair_missing_reasoning(edits)
         if not is_too_long_error(message, code) and self._natives.forget():
@@ -378,6 +381,15 @@ class _CrossedBody(TranslatedBody):
             return edits
         # The client's body is not what the upstream refused, so only restored turns can be removed.
         return edits.without_unneeded() if is_too_long_error(message, code) else None
+
+    def _without_images(self, edits: Edits, message: str, code: str | None) -> Edits | None:
+        """Leave out the images of the proxy that the client's body brings, if the upstream takes none."""
+        if edits.images_left_out or "image" not in message.lower() or not takes_no_images(message, code):
+            return None
+        without = replace(edits, images_left_out=True, images_refused=True)
+        if self._own.render(_put_back(without)) == self._own.render(_put_back(edits)):
+            return None
+        return self._with_lessons(without)
 
     def _repair_missing_reasoning(self, edits: Edits) -> Edits | None:
         """Write the request for an upstream that misses reasoning, if that changes anything."""
@@ -390,3 +402,13 @@ class _CrossedBody(TranslatedBody):
         self._lacks_reasoning = True
         self._written = None
         return edits
+
+
+def _put_back(edits: Edits) -> Edits:
+    """Return the edits of the client's body before it is translated."""
+    return Edits(restored=edits.restored, resumed=edits.resumed, images_left_out=edits.images_left_out)
+
+
+def _source_of(edits: Edits) -> tuple[object, bytes, bool]:
+    """Return what a translation depends on."""
+    return edits.restored, edits.resumed, edits.images_left_out

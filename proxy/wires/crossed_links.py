@@ -1,12 +1,14 @@
 """A reader of turns in another dialect that cites the pages to which the model links."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 
 from msgspec import structs
 
 from proxy.base.events import Frame, TextDelta, TurnEvent, UsageReported
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.hosted.links import LinkFinder
+from proxy.wires.hosted.markers import highest_number
 from proxy.wires.hosted.tools import FoundPage
 from proxy.wires.upstream_port import CitingPort, ForwardingReader, TurnReader
 
@@ -20,25 +22,40 @@ class LinkingPort(CitingPort):
     def __init__(self, request: ClientRequest) -> None:
         self._request = request
         self._pages: dict[str, FoundPage] = {}
+        self._numbers: dict[int, FoundPage] = {}
+        self._first = 0
 
-    def cite(self, pages: Sequence[FoundPage]) -> None:
+    def cite(self, pages: Sequence[FoundPage], conversation: Callable[[], bytes]) -> Mapping[str, int]:
+        # A citation would cut a JSON answer of Messages into blocks that are no JSON.
+        if self._request.wants_json:
+            return {}
+        if pages and not self._first:
+            self._first = highest_number(conversation()) + 1
         for page in pages[: _MOST_PAGES - len(self._pages)]:
-            self._pages[page.url] = page
+            if page.url not in self._pages:
+                self._pages[page.url] = page
+                self._numbers[self._first + len(self._numbers)] = page
+        found = {page.url for page in pages}
+        return {page.url: number for number, page in self._numbers.items() if page.url in found}
 
     def linking(self, reader: TurnReader) -> TurnReader:
         """Return the reader of a turn whose links are citations, too, if there are pages to cite."""
-        # A citation would cut a JSON answer of Messages into blocks that are no JSON.
-        return LinkingReader(reader, self._pages) if self._pages and not self._request.wants_json else reader
+        return LinkingReader(reader, self._pages, self._numbers) if self._pages else reader
 
 
 class LinkingReader(ForwardingReader):
-    """A reader whose links to ``pages`` are citations, too."""
+    """A reader whose links to ``pages`` are citations, too, and so are the markers of ``numbers``."""
 
     rewritten = False
 
-    def __init__(self, reader: TurnReader, pages: Mapping[str, FoundPage]) -> None:
+    def __init__(
+        self,
+        reader: TurnReader,
+        pages: Mapping[str, FoundPage],
+        numbers: Mapping[int, FoundPage] = MappingProxyType({}),
+    ) -> None:
         super().__init__(reader)
-        self._links = LinkFinder(pages)
+        self._links = LinkFinder(pages, numbers)
 
     @property
     def left_out(self) -> Collection[str]:

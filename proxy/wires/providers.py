@@ -339,8 +339,10 @@ class UpstreamProfiles(Struct, frozen=True):
 
     def of(self, wire: str, model: str) -> Profile:
         """Return what a model takes that is asked in the dialect ``wire``."""
-        theirs = next((facts for pattern, facts in self.per_model if fits(model, pattern)), {})
         known = known_profile(wire, model, self.provider)
+        if not self.per_model and not self.settings:
+            return known
+        theirs = next((facts for pattern, facts in self.per_model if fits(model, pattern)), {})
         if not (self.settings or theirs):
             return known
         return replace(known, **{**self.settings, **theirs})  # type: ignore[arg-type]  # They are checked.

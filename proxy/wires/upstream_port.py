@@ -5,7 +5,7 @@ all turns, and a :class:`TurnReader`, which reads a response. The relay knows no
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol
 
 from msgspec import Struct
@@ -317,8 +317,12 @@ class CitingPort(ABC):
     __slots__ = ()
 
     @abstractmethod
-    def cite(self, pages: Sequence[FoundPage]) -> None:
-        """Cite these pages, too, in the turns that come."""
+    def cite(self, pages: Sequence[FoundPage], conversation: Callable[[], bytes]) -> Mapping[str, int]:
+        """Cite these pages, too, in the turns that come.
+
+        Return the numbers by which the model may cite them, by their addresses; none if it may not.
+        ``conversation`` returns what was said so far, as JSON: numbers continue those in it.
+        """
 
 
 class UpstreamPort(Protocol):

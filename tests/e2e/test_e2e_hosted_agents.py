@@ -23,22 +23,26 @@ MODELS = ("gpt-4o-mini", "claude-opus-4-7", "qwen3", "gpt-5-2025-08-07")
 PAGE = "https://en.wikipedia.org/wiki/Havel"
 
 
+@pytest.mark.parametrize("searches", [1, 2])
 @pytest.mark.parametrize("name", MODELS)
-async def test_web_search_of_claude_code(name: str, tmp_path: Path) -> None:
+async def test_web_search_of_claude_code(name: str, searches: int, tmp_path: Path) -> None:
     """Claude Code's WebSearch says how often it searched, and its model gets the pages that were found."""
     require("claude", shutil.which("claude") is not None, "Claude Code is not installed")
     calls = {"WebSearch": SEARCH, "web_search": SEARCH}
     question = "claude -p 'Which rivers?' --allowedTools WebSearch --output-format stream-json --verbose"
     script = re.sub(r"(?m)^claude\b.*$", lambda _: question, SNIPPETS["Claude Code"])
     async with serving_models(calls, native=(), hosts_search=True) as (proxy, models):
+        models[name].often["web_search"] = searches
         script = script.replace("127.0.0.1:8080", f"127.0.0.1:{proxy.port}").replace("gpt-4o-mini", name)
         said = await run(["sh", "-c", script], clean_environment(tmp_path), tmp_path)
     lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     assert lines[-1]["result"] == ANSWER
     assert PAGE in models[name].results[-1]
     (result,) = [line["tool_use_result"] for line in lines if "tool_use_result" in line]
-    assert result["searchCount"] == 1
-    assert [page["title"] for page in result["results"][0]["content"]] == ["Spree (river)", "Havel"]
+    assert result["searchCount"] == searches
+    found = [one for one in result["results"] if isinstance(one, dict)]
+    titles = [[page["title"] for page in one["content"]] for one in found]
+    assert titles == [["Spree (river)", "Havel"]] * searches
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from e2e_packages import run_node
-from provider_models import ANSWER, SEARCH, serving_models
+from library_scripts import ask_python
+from provider_models import ANSWER, SEARCH, serving_models, without_numbers
 from require import require
 
 pytestmark = pytest.mark.slow
@@ -21,7 +22,7 @@ CALLS = {"web_search": SEARCH}
 
 def check_results(results: Sequence[str]) -> None:
     """Check that a model got the pages of both searches."""
-    first, second = results
+    first, second = map(without_numbers, results)
     assert first == second
     assert all(page in first for page in PAGES)
 
@@ -55,6 +56,30 @@ async def test_openai_agents(name: str, streamed: bool) -> None:
                     items = result.to_input_list()
     assert sum(item.get("type") == "web_search_call" for item in items) == 2
     check_results(models[name].results)
+
+
+async def test_the_node_sdks(scripts: Path) -> None:
+    """OpenAI's and Anthropic's packages for Node: replies, streams and their helpers, with a second turn."""
+    async with serving_models(CALLS, native=(), hosts_search=True) as (proxy, models):
+        asked = {"root": f"http://127.0.0.1:{proxy.port}", "models": MODELS, "questions": QUESTIONS}
+        found = await run_node(scripts / "web_search_sdks.mjs", asked)
+    assert len(found) == 5 * len(MODELS)
+    for seen in found.values():
+        assert seen == {"answers": [ANSWER] * 2, "searches": 2, "pages": PAGES * 2}
+    for name in MODELS:
+        check_results(models[name].results)
+
+
+async def test_langchain(tmp_path: Path) -> None:
+    """LangChain's models of OpenAI and Anthropic, bound to their provider's search, with a second turn."""
+    async with serving_models(CALLS, native=(), hosts_search=True) as (proxy, models):
+        asked = {"root": f"http://127.0.0.1:{proxy.port}", "models": MODELS, "questions": QUESTIONS}
+        found = await ask_python("search_langchain.py", asked, tmp_path)
+    for seen in found.values():
+        assert seen == {"answers": [ANSWER] * 2, "days": ["search"] * 2}
+    assert len(found) == 4 * len(MODELS)
+    for name in MODELS:
+        check_results(models[name].results)
 
 
 async def test_the_ai_sdk(scripts: Path) -> None:

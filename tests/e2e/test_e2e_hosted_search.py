@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
-from provider_models import ANSWER, SEARCH, ProviderModel, serving_models
+from provider_models import ANSWER, SEARCH, ProviderModel, serving_models, without_numbers
 from running_proxy import Proxy
 
 MODELS = ("gpt-4o-mini", "claude-opus-4-7", "qwen3", "gpt-5-2025-08-07")
@@ -31,7 +31,7 @@ def anthropic_at(proxy: Proxy) -> AsyncAnthropic:
 
 def check_results(model: ProviderModel) -> None:
     """Check that the last request brought the results of both searches, the first as it was recorded."""
-    first, second = model.results
+    first, second = map(without_numbers, model.results)
     assert first == second
     assert all(page in first for page in PAGES)
 
@@ -224,6 +224,79 @@ async def test_chat(declared: dict[str, Any], name: str, streamed: bool) -> None
         ]
     (found,) = models[name].results
     assert all(page in found for page in PAGES)
+
+
+MARKED = "\U0001f30a 河 e\u0301: the Spree【{0}】, the Havel [{1}], `x[{0}]` and 【99】."
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("name", ["gpt-4o-mini", "claude-opus-4-7", "qwen3"])
+async def test_markers_of_responses(name: str, streamed: bool) -> None:
+    """A numbered marker becomes a link and a url_citation over it; numbers continue in the next request."""
+    items: list[Any] = []
+    async with (
+        serving_models(CALLS, native=(), hosts_search=True) as (proxy, models),
+        openai_at(proxy) as client,
+    ):
+        for numbers in ((1, 2), (3, 4)):
+            models[name].answer = MARKED.format(*numbers)
+            items.append({"role": "user", "content": "Rivers?"})
+            options: dict[str, Any] = {"model": name, "input": items, "tools": [{"type": "web_search"}]}
+            if streamed:
+                async with client.responses.stream(**options) as stream:
+                    response = await stream.get_final_response()
+            else:
+                response = await client.responses.create(**options)
+            links = [f"[[{number}]]({page})" for number, page in zip(numbers, PAGES, strict=True)]
+            text = response.output_text
+            start = f"\U0001f30a 河 e\u0301: the Spree{links[0]}, the Havel {links[1]}, `x[{numbers[0]}]`"
+            assert text == f"{start} and 【99】."
+            (part,) = response.model_dump()["output"][-1]["content"]
+            notes = part["annotations"]
+            assert [text[note["start_index"] : note["end_index"]] for note in notes] == links
+            assert [note["url"] for note in notes] == PAGES
+            items += [item.model_dump(exclude_none=True) for item in response.output]
+    check_results(models[name])
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_markers_of_other_dialects(streamed: bool) -> None:
+    """Numbered markers are citations in Messages and annotations in Chat, too."""
+    async with (
+        serving_models(CALLS, native=(), hosts_search=True) as (proxy, models),
+        openai_at(proxy) as client,
+        anthropic_at(proxy) as claude,
+    ):
+        for model in models.values():
+            model.answer = MARKED.format(1, 2)
+        tools: Any = [{"type": "web_search_20250305", "name": "web_search"}]
+        question: Any = [{"role": "user", "content": "Rivers?"}]
+        asked: dict[str, Any] = {"model": "gpt-4o-mini", "max_tokens": 1000, "messages": question}
+        if streamed:
+            async with claude.messages.stream(**asked, tools=tools) as stream:
+                message = await stream.get_final_message()
+        else:
+            message = await claude.messages.create(**asked, tools=tools)
+        texts = [block.model_dump() for block in message.content if block.type == "text"]
+        cited = [(block["text"], note["url"]) for block in texts for note in block["citations"] or ()]
+        assert [url for _, url in cited] == PAGES
+        for at, (said, page) in enumerate(cited, start=1):
+            # In a stream, text may have left before it is known that a link follows it.
+            assert said.endswith(f"[[{at}]]({page})")
+        body = {"model": "claude-opus-4-7", "messages": question, "extra_body": {"web_search_options": {}}}
+        text, notes = "", list[Any]()
+        if streamed:
+            async for chunk in await client.chat.completions.create(stream=True, **body):
+                for choice in chunk.choices:
+                    text += choice.delta.content or ""
+                    notes += choice.delta.model_dump().get("annotations") or []
+        else:
+            answer = (await client.chat.completions.create(**body)).choices[0].message
+            text, notes = answer.content or "", answer.model_dump().get("annotations") or []
+        found = [note["url_citation"] for note in notes]
+        assert [text[one["start_index"] : one["end_index"]] for one in found] == [
+            f"[[{at}]]({page})" for at, page in enumerate(PAGES, start=1)
+        ]
 
 
 READ: dict[str, Any] = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}

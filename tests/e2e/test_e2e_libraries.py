@@ -1,30 +1,21 @@
 """Clients' libraries on strict doubles of real providers: each through each of its APIs on each model.
 
 A streamed conversation of two questions; in each, the model calls a server tool and a tool of the client's.
-``TOOLRELAY_TEST_CLIENTS`` is a Python in whose environment ``clients/requirements.txt`` is installed.
 """
 
-import asyncio
-import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from e2e_packages import run_node
-from e2e_process import clean_environment
+from library_scripts import ask_python
 from looping import ECHO
 from provider_models import ANSWER, SERVED, ProviderModel, serving_models
-from require import require
 from running_proxy import Proxy
-from waiting import LATE_S
 
 pytestmark = pytest.mark.slow
 
-HERE = Path(__file__).resolve().parent
-PYTHON = Path(os.environ.get("TOOLRELAY_TEST_CLIENTS") or HERE.parents[1] / ".venv-ci-clients/bin/python")
-HAS_CLIENTS = PYTHON.exists()
 LIBRARIES = ("openai", "openai-responses", "anthropic", "ollama")
 QUESTIONS = ["What time is it, and am I free?", "And the day after?"]
 RESULT = '{"echo":"echoed","inside":"hidden-output"}'
@@ -38,26 +29,6 @@ def check(found: Mapping[str, Any], models: Mapping[str, ProviderModel], *librar
     seen = {name: (len(model.asked), model.results) for name, model in models.items()}
     requests, results = 2 * len(QUESTIONS) * len(libraries), [RESULT, "free at noon"] * len(QUESTIONS)
     assert seen == dict.fromkeys(models, (requests, results))
-
-
-async def ask_python(script: str, question: Mapping[str, Any], folder: Path) -> Any:
-    """Run a script in the environment of the clients, and return its answer."""
-    require("clients", HAS_CLIENTS, f"{PYTHON} is not there: .ci/run installs clients/requirements.txt")
-    process = await asyncio.create_subprocess_exec(
-        *(str(PYTHON), str(HERE / "clients" / script)),
-        env=clean_environment(folder),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        out, err = await asyncio.wait_for(process.communicate(json.dumps(question).encode()), LATE_S)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode == 0, err.decode()
-    return json.loads(out)
 
 
 def asked_of(proxy: Proxy) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from proxy.records.ids import row_ids
 
 def test_ids_have_a_prefix_and_32_digits_and_differ() -> None:
     """Each id is the prefix and 32 hexadecimal digits, of which the last 26 are never the same."""
-    made = list(islice(row_ids("run_"), 1000))
+    made = [*islice(row_ids("run_"), 1000), *islice(row_ids("run_", at_once=1), 10)]
     assert all(re.fullmatch(r"run_[0-9a-f]{32}", one) for one in made)
     assert len({one[-26:] for one in made}) == len(made)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from proxy.app.compose.overrides import Overrides
 from proxy.app.compose.services import Services
-from proxy.app.compose.tools import search_rules
+from proxy.app.compose.tools import search_rules, serving_tools
 from proxy.config.load import Config
 from proxy.records.ids import row_ids
 from proxy.relay.base import RunSettings
@@ -59,7 +59,7 @@ def create_runs(
             offer=OfferRules(
                 inject=config.tools.inject,
                 aliases=dict(config.tools.aliases),
-                hosted={str(kind): target for kind, target in config.tools.hosted.items()},
+                hosted=serving_tools(config),
                 known_hosts=_known_hosts(config),
                 search=search_rules(config),
             ),

@@ -185,13 +185,13 @@ async def create_services(
     ``guard`` wraps the loading of each tool, module of tools and upstream, because the rest works without any
     of them. Raises :class:`~proxy.base.errors.ConfigError` and :class:`~proxy.base.errors.StoreError`.
     """
-    given = overrides or Overrides()
+    given, upstreams = overrides or Overrides(), dict[str, Upstream]()
     clock, store = given.clock or SystemClock(), open_record(config, reap=reap)
     egress = open_egress(config) if given.http is None else None
     paged_results, searches = PagedResults(record=store, now=store.now), Searches()
     capabilities, credentials = tool_capabilities(config, clock, given.http, egress, store.vault, store.now)
     policy = _policy(config, credentials)
-    made = partial(tool_providers, config, capabilities, clock, paged_results, searches, guard)
+    made = partial(tool_providers, config, capabilities, clock, paged_results, searches, upstreams, guard)
     own, providers = given.providers is None, made() if given.providers is None else given.providers
     mcp = mcp_provider(config, given, store, credentials, guard) if own else ()
     agents = agent_provider(config, given, [*providers, *mcp], policy) if own else ()
@@ -223,7 +223,7 @@ async def create_services(
         policy=policy,
         runner=runner,
         store=store,
-        upstreams=open_upstreams(config, given, instruments, guard),
+        upstreams=open_upstreams(config, given, instruments, guard, upstreams),
         limiter=_limiter(config, instruments, store.now),
         egress=egress,
         credentials=credentials,

@@ -1,21 +1,26 @@
 """Opens the sources of tools and the capabilities that tools get."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from proxy.app.compose.credentials import OpenCredentials, open_credentials
 from proxy.app.compose.overrides import Overrides
+from proxy.app.compose.upstreams import served
 from proxy.base.errors import Guard
+from proxy.base.events import GENERATE_IMAGE
 from proxy.config.load import Config
 from proxy.net.aiohttp_resolver import AiohttpResolver
 from proxy.net.resolver import Resolver
 from proxy.records.rows import TokenVault
 from proxy.relay.offering.deferred import SearchRules
+from proxy.relay.routing.images import UpstreamImages
 from proxy.relay.routing.prices import to_nanos
 from proxy.store.base import Store
 from proxy.toolbox.calendar import GOOGLE_CALENDAR_URL, calendar_provider
 from proxy.toolbox.core import core_provider
 from proxy.toolbox.flights import DUFFEL_URL, flights_provider
+from proxy.toolbox.images import image_provider
 from proxy.toolbox.weather import FORECAST_URL, GEOCODING_URL
 from proxy.toolbox.web.provider import web_provider
 from proxy.tools.access.call_prices import CallPrices
@@ -34,6 +39,7 @@ from proxy.tools.mcp.pins import FiledPins, PinSource, RecordedPins
 from proxy.tools.mcp.provider import McpProvider
 from proxy.tools.providers.modules import load_module
 from proxy.tools.searching.listing import Searches
+from proxy.upstreams.base import Upstream
 
 _MAX_ANSWER = 8 << 20
 """The most bytes of a service's response to a tool: a search for flights has thousands of offers."""
@@ -99,9 +105,13 @@ def tool_providers(
     clock: Clock,
     paged_results: PagedResults,
     searches: Searches,
+    upstreams: Mapping[str, Upstream],
     guard: Guard,
 ) -> list[ToolProvider]:
-    """Build the providers of the built-in tools and of the operator's own."""
+    """Build the providers of the built-in tools and of the operator's own.
+
+    ``upstreams`` may still be empty; they are looked up when a tool needs one.
+    """
     if capabilities.http is None:
         raise RuntimeError("no HTTP source for tools")
     tools, urls = config.tools, config.tools.base_urls
@@ -124,11 +134,21 @@ def tool_providers(
                 capabilities, hosts=tools.web_hosts, engine=tools.web_search, engine_url=engine_url
             )
             providers.append(web)
+    if (images := tools.images_at) is not None:
+        name, model = images
+        maker = UpstreamImages(cache(lambda: served(config, name, upstreams[name])), model)
+        providers.append(image_provider(capabilities, maker))
     for module in tools.modules:
         with guard():
             loaded = load_module(module, base=Path.cwd(), capabilities=capabilities, guard=guard)
             providers.append(loaded)
     return providers
+
+
+def serving_tools(config: Config) -> dict[str, str]:
+    """Return the ids of the server tools that run tools of providers, by what they serve."""
+    targets = {str(kind): target for kind, target in config.tools.hosted.items()}
+    return {**targets, "image_generation": GENERATE_IMAGE} if config.tools.images_at else targets
 
 
 def search_rules(config: Config) -> SearchRules:

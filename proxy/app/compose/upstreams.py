@@ -23,12 +23,12 @@ from proxy.wires.typed_tools.functions import EVERY_TYPE
 
 
 def open_upstreams(
-    config: Config, given: Overrides, instruments: Instruments, guard: Guard
+    config: Config, given: Overrides, instruments: Instruments, guard: Guard, made: dict[str, Upstream]
 ) -> dict[str, Upstream]:
+    """Open the upstreams, put them into ``made``, and return it."""
     wrap = given.wrap_upstream or (lambda upstream: upstream)
     names = Resolver("upstreams")
     forwards = config.auth.mode == "forward"
-    made: dict[str, Upstream] = {}
     for name, upstream in config.upstreams.items():
         with guard():
             opened = wrap(_upstream(name, upstream, names, given.endpoints, forwards=forwards))

@@ -6,6 +6,7 @@ from typing import Final
 
 from proxy.app.compose.overrides import Overrides
 from proxy.app.compose.services import Services, create_services
+from proxy.app.compose.tools import serving_tools
 from proxy.base.errors import ConfigError, Faults, StoreError
 from proxy.base.events import SEARCH_TOOLS
 from proxy.base.globs import fits
@@ -320,7 +321,7 @@ def hosted_lines(config: Config, services: Services) -> list[str]:
     return [
         f"clients that declare their provider's {kind} get {target}, unless the upstream runs it itself "
         "(upstreams.*.native)"
-        for kind, target in config.tools.hosted.items()
+        for kind, target in serving_tools(config).items()
         if target in names
     ]
 
@@ -359,7 +360,7 @@ def _idle_aliases(config: Config, services: Services) -> list[str]:
     lines: list[str] = []
     tables: dict[str, Mapping[str, str]] = {
         "aliases": config.tools.aliases,
-        "hosted": {str(kind): target for kind, target in config.tools.hosted.items()},
+        "hosted": serving_tools(config),
     }
     for setting, table in tables.items():
         for alias, target in table.items():

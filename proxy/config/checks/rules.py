@@ -39,6 +39,7 @@ def find_conflicts(config: Config) -> Iterator[ConfigError]:
     if config.server.workers > 1:
         yield from _not_shared(config)
     yield from _wrong_webhook(config)
+    yield from _wrong_images(config)
     yield from find_mcp_conflicts(config.mcp)
     serves = {name: upstream.models for name, upstream in config.upstreams.items()}
     yield from find_agent_conflicts(config.agents, serves)
@@ -76,6 +77,25 @@ def find_conflicts(config: Config) -> Iterator[ConfigError]:
                 f"{upstream.base_url} is this proxy's own address (server.host and server.port)",
                 "Write the model server's address, or choose another --port",
             )
+
+
+def _wrong_images(config: Config) -> Iterator[ConfigError]:
+    """Yield a fault for images that no upstream can make."""
+    if (images := config.tools.images_at) is None:
+        return
+    if images[0] not in config.upstreams:
+        yield ConfigError(
+            "tools.hosted.image_generation",
+            f"there is no upstream {images[0][:80]!r}",
+            f'Write "upstream:NAME" with one of: {", ".join(config.upstreams)}',
+        )
+    elif config.auth.mode == "forward":
+        yield ConfigError(
+            "tools.hosted.image_generation",
+            'names an upstream, which would get no key, because auth.mode = "forward" passes on only those '
+            "of clients",
+            "Use client keys, or remove it",
+        )
 
 
 def _wrong_webhook(config: Config) -> Iterator[ConfigError]:

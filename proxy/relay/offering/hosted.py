@@ -31,6 +31,15 @@ def serving_tools(
     return specs, tools
 
 
+def declared_tools(request: ClientRequest, shown: ShownTools) -> dict[str, HostedTool]:
+    """Return how a request declares the tools of the provider that are ``shown``, by the same names."""
+    tools: dict[str, HostedTool] = {}
+    for tool, target in request.chosen.hosted:
+        if (name := own_name(tool, target, request.declared)) in shown.hosted:
+            tools.setdefault(name, tool)
+    return tools
+
+
 def own_name(tool: HostedTool, target: str, declared: Collection[str]) -> str:
     """Return the name by which models call a provider's tool that the server tool ``target`` runs.
 
@@ -50,6 +59,8 @@ def contained_tools(names: Mapping[str, str], shown: ShownTools, catalog: Catalo
     A fetch gets an address only if it occurred in the conversation, and a search asks one engine, unless its
     server tool takes addresses.  ``names`` maps the names that models use to ids.
     """
+    if not shown.hosted:
+        return frozenset()
     return frozenset(
         id_
         for name, tool in shown.hosted.items()

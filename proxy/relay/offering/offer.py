@@ -7,6 +7,7 @@ under it.
 
 import hashlib
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -14,7 +15,7 @@ from msgspec import Struct, structs
 
 from proxy.base.caches import Derived, text_bytes
 from proxy.base.errors import RequestError
-from proxy.base.events import SEARCH_TOOLS, ToolDefinition, ToolDefinitions
+from proxy.base.events import GENERATE_IMAGE, SEARCH_TOOLS, ToolDefinition, ToolDefinitions
 from proxy.http.own_headers import TOOLS
 from proxy.relay.offering.choosing import Choice, choose
 from proxy.relay.offering.deferred import (
@@ -25,7 +26,7 @@ from proxy.relay.offering.deferred import (
     defer,
     with_room_for,
 )
-from proxy.relay.offering.hosted import serving_tools, shown_with
+from proxy.relay.offering.hosted import declared_tools, serving_tools, shown_with
 from proxy.relay.offering.tool_limits import ANY_TOOLS, ToolLimits, too_many
 from proxy.relay.offering.wanted import Wanted
 from proxy.tools.access.catalog import Selection
@@ -33,6 +34,7 @@ from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
 from proxy.wires.chosen import NOTHING_SHOWN, ShownTools
 from proxy.wires.client_port import ClientRequest
+from proxy.wires.hosted.tools import HostedTool
 from proxy.wires.typed_tools.searching import ClientSearch
 
 RESERVED_PREFIX = "core__"
@@ -140,6 +142,21 @@ class Offer:
             return self
         added = self.added.followed_by(self.deferred.tools[name] for name in fresh)
         return replace(self, added=added, loaded=(*self.loaded, *fresh))
+
+    def with_declared(self, request: ClientRequest) -> "Offer":
+        """Return the same offer for a request that declares the same tools of its provider in its own way."""
+        return self._serving(declared_tools(request, self.shown))
+
+    def without_declarations(self) -> "Offer":
+        """Return the same offer without what the client has written in its declarations."""
+        return self._serving(
+            {name: HostedTool(tool.kind, "", {}) for name, tool in self.shown.hosted.items()}
+        )
+
+    def _serving(self, tools: Mapping[str, HostedTool]) -> "Offer":
+        made = copy(self)  # ``replace`` would take four times as long.
+        object.__setattr__(made, "shown", NOTHING_SHOWN.serving(tools))
+        return made
 
     def listing_without(self, names: Collection[str]) -> "Offer":
         """Return the offer whose search does not list these of its deferred tools."""
@@ -364,7 +381,8 @@ class Offers:
         search: ClientSearch | None = None,
     ) -> Offer:
         """See :func:`decide`."""
-        if request.chosen or search is not None:
+        chosen = request.chosen
+        if chosen.servers or chosen.tools or search is not None:
             return decide(request, selection, self._rules, wanted, limits=limits, search=search)
         # An offer for such a request depends on nothing else of it.
         key = (
@@ -379,13 +397,14 @@ class Offers:
             request.background,
             request.choices > 1,
             request.tools_forbidden,
+            tuple([(tool.kind, id_) for tool, id_ in chosen.hosted]),
         )
         offers = self._known.of(selection.catalog)
         known = offers.get(key)
         if known is None:
             offer = decide(request, selection, self._rules, wanted, limits=limits)
-            known = offers.put(key, offer)
-        return known
+            known = offers.put(key, offer.without_declarations() if chosen.hosted else offer)
+        return known.with_declared(request) if chosen.hosted else known
 
 
 def guard(
@@ -440,10 +459,10 @@ def _fingerprint(offered: Mapping[str, ToolSpec]) -> str:
 
 def _chosen(available: Mapping[str, ToolSpec], rules: OfferRules, wanted: Wanted | None) -> list[ToolSpec]:
     """Return the tools to inject.  A denied name gets the same error as an unknown one."""
-    if wanted is None:
-        return list(available.values()) if rules.inject else []
-    if wanted.every:
-        return list(available.values())
+    if wanted is None or wanted.every:
+        # Only a client that declares its provider's tool would see the images.
+        every = [spec for spec in available.values() if spec.name != GENERATE_IMAGE]
+        return every if wanted is not None or rules.inject else []
     for name in wanted.names:
         if name not in available:
             raise RequestError(

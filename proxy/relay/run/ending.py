@@ -259,5 +259,6 @@ async def _send_end(job: Job, state: State, data: bytes) -> None:
         if output.typed is not None:
             data, output.typed = output.typed.reply(data), None
         output.client.start(200, [*output.head, ("Content-Length", str(len(data)))])
-    await output.send(data, last=True)
+    if data:
+        await output.send(data, last=True)
     output.client.finish()

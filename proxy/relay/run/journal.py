@@ -53,10 +53,11 @@ class Journal:
     def turn_ended(self, job: Job, state: State, error: str | None = None) -> None:
         """Record the turn.  ``error`` is the run's error code if the turn failed."""
         turn = state.run.turn
-        state.run.count_usage()
         usage = turn.usage
         if usage is None:
             state.run.silent_turns.add(turn.number)
+        else:
+            state.run.count_usage()
         failed = str(turn.error.get("code") or "upstream_error")[:64] if turn.error else error
         self._store.put_turn(
             TurnRecord(

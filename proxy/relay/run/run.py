@@ -262,7 +262,8 @@ class Run:
     def turn_ended(self) -> Command:
         """Return the next command after the turn's response ended, properly by its HTTP framing."""
         turn = self.turn
-        self.count_usage()
+        if turn.usage is not None:
+            self.count_usage()
         hidden, theirs = turn.parted or self._part()
         paused = self._continues_pauses and turn.reason is FinishReason.PAUSE
         composed = bool(hidden) or self.turns_hidden > 0 or paused

@@ -1,6 +1,6 @@
 """The hidden calls of a turn: asks for their approvals, runs them, and hands on their results."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -36,6 +36,8 @@ from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.running.runner import Runner
 from proxy.tools.searching.listing import Searches
+from proxy.wires.client_port import Trace
+from proxy.wires.hosted.forms import CallForm
 from proxy.wires.typed_tools.searching import found_in
 
 _NARROWED_BYTES = 16 << 20
@@ -118,7 +120,7 @@ class ToolCalls:
             left = tuple(call for call in command.calls if call.call_id not in over)
             command = structs.replace(command, calls=left, refused=(*command.refused, *refused))
         calls = [_to_run(job, state, call) for call in command.calls]
-        shown = _ShownCalls(state, command, partial(self._tell, job))
+        shown = _ShownCalls(state, command, partial(self._tell, job), trace=job.client.trace)
         # Before the tools run, the client gets the text and its own part of this turn.
         await output.send(output.writer.turn_ended("hidden" if not run.client_calls else "suspended"))
         for result in command.refused:
@@ -136,7 +138,7 @@ class ToolCalls:
             on_start=shown.started
             if job.client.ask.nested is None
             else job.client.ask.nested.watch.call_started,
-            on_progress=shown.progressed if job.client.trace == "events" else None,
+            on_progress=shown.progressed if shown.shows_progress else None,
             on_done=lambda call, result: self._done(state, shown, call, result),
             approved=command.approved,
             granted=state.turn.granted,
@@ -154,8 +156,8 @@ class ToolCalls:
         shown.all_finished()
         await shown.show(False)
         results = [limited(state, call, result) for call, result in zip(calls, results, strict=True)]
-        note_found(job, state, zip(command.calls, results, strict=True))
-        return self._take_results(job, state, [*results, *command.refused])
+        noted = note_found(job, state, zip(command.calls, results, strict=True))
+        return self._take_results(job, state, [*noted, *command.refused])
 
     def _done(self, state: State, shown: "_ShownCalls", call: ToolCall, result: ToolResult) -> None:
         """Count what a call cost, and show its result."""
@@ -209,6 +211,8 @@ class ToolCalls:
     def _take_results(self, job: Job, state: State, results: Sequence[ToolResult]) -> Command:
         """Put the results where the next turn, or the client's next request, finds them."""
         run, editor = state.run, job.upstream.editor
+        if forms := state.tools.offer.shown.forms:
+            results = [_for_model(run.call_of(result).name, result, forms) for result in results]
         called = [call.name for call in run.turn.calls]
         message = state.outcome.message()
         waiting = run.turn.waiting
@@ -252,8 +256,12 @@ class ToolCalls:
 class _ShownCalls:
     """Shows the client one turn's calls while they run, and reports the outcome of each to ``tell``."""
 
-    def __init__(self, state: State, command: RunTools, tell: Callable[[ToolCall, ToolResult], None]) -> None:
+    def __init__(
+        self, state: State, command: RunTools, tell: Callable[[ToolCall, ToolResult], None], *, trace: Trace
+    ) -> None:
         self._output = state.output
+        self._forms = state.tools.offer.shown.forms
+        self._traced = trace == "events"
         self._tell = tell
         self._calls = {call.call_id: call for call in (*command.calls, *state.run.hidden_calls)}
         self._started: set[str] = set()
@@ -261,6 +269,11 @@ class _ShownCalls:
         self._results: dict[str, tuple[ToolCall, ToolResult]] = {}
         self._order: list[str] = []
         self.notifier = Notifier()
+
+    @property
+    def shows_progress(self) -> bool:
+        """Whether the client may see how far some call has come."""
+        return self._traced or bool(self._forms)
 
     def started(self, call: ToolCall, arguments_redacted: Any) -> None:
         """Show that a call is about to run, if it has not been shown yet."""
@@ -270,7 +283,9 @@ class _ShownCalls:
             self._put(self._output.writer.tool_started(shown, arguments_redacted))
 
     def progressed(self, call: ToolCall, progress: ToolProgress) -> None:
-        """Show how far a call has come."""
+        """Show how far a call has come, if the client asked for traces or the call has a form of its own."""
+        if not self._traced and self._calls.get(call.call_id, call).name not in self._forms:
+            return
         self._put(self._output.writer.tool_progressed(self._calls.get(call.call_id, call), progress))
 
     def finished(self, call: ToolCall, result: ToolResult) -> None:
@@ -316,6 +331,10 @@ def _bound(state: State, call: ToolCall, native: str = "") -> ToolCall:
     return (
         made if tool is None or spec is None else replace(made, arguments=bound_arguments(tool, call, spec))
     )
+
+
+def _for_model(name: str, result: ToolResult, forms: Mapping[str, CallForm]) -> ToolResult:
+    return result if (form := forms.get(name)) is None else form.for_model(result)
 
 
 def _native(job: Job, state: State, call: ToolCall) -> str:

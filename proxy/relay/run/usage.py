@@ -26,7 +26,8 @@ class RunUsage:
         ``answered`` says that the upstream's answer to the turn began.  ``body`` returns the request that was
         sent, and ``events`` counts the events of the stream so far.
         """
-        run.count_usage()
+        if run.turn.usage is not None:
+            run.count_usage()
         if self.is_limited and answered:
             run.estimate_usage(lambda: estimated_usage(body(), events))
         used = (run.spent_tokens, run.spent_cost)

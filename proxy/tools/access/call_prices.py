@@ -16,6 +16,8 @@ class CallPrices:
 
     def of(self, tool: str) -> int | None:
         """Return the price of one call of a tool; ``None`` if it has none."""
+        if not self._prices:
+            return None
         exact = self._prices.get(tool)
         if exact is not None:
             return exact

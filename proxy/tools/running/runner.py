@@ -8,7 +8,6 @@ leaves the runner is a cancellation.
 """
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC
@@ -19,6 +18,7 @@ from msgspec.structs import replace
 from proxy.base.errors import StoreError, ToolFailure
 from proxy.base.events import ToolCall, ToolResult
 from proxy.records.effects import EarlierEffect, EffectClaim, EffectLog
+from proxy.records.ids import row_ids
 from proxy.records.rows import InvocationLog, KeptResults, Limiter
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Intersections, Policy
@@ -56,8 +56,8 @@ OnDone = Callable[[ToolCall, ToolResult], None]
 
 
 def new_invocation_id() -> str:
-    """Return a new random id."""
-    return f"inv_{os.urandom(16).hex()}"
+    """Return the id of a new execution."""
+    return next(row_ids("inv_", at_once=1))
 
 
 class Runner:

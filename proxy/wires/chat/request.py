@@ -84,7 +84,7 @@ class ChatRequest(CallsWithIdsRequest):
 
     def returned_calls(self) -> Sequence[ReturnedCalls]:
         messages = self.messages
-        if not any("tool_calls" in messages[position] for position in self.history):
+        if not self.history or not any("tool_calls" in messages[position] for position in self.history):
             return ()
         return CallsWithIdsRequest.returned_calls(self)
 

@@ -4,14 +4,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from proxy.base.events import ToolCall, ToolResult
+from msgspec.structs import replace
+
+from proxy.base.events import ToolCall, ToolProgress, ToolResult
 
 Part = dict[str, Any]
 """An item of Responses or a content block of Messages."""
 
 
 class CallForm(ABC):
-    """Shows the calls of one tool, at every trace level, in place of the proxy's own traces."""
+    """Shows the calls of one tool, at every trace level, in place of the proxy's own traces.
+
+    If it ``shows_images``, the client gets the images of a result, and the model words about them.
+    """
+
+    shows_images = False
 
     def begun(self, call: ToolCall, arguments: Any) -> Part | None:
         """Return the part that shows that a call begins; ``None`` if the dialect shows only its end.
@@ -20,12 +27,24 @@ class CallForm(ABC):
         """
         return None
 
+    def progressed(self, progress: ToolProgress) -> Sequence[Part]:
+        """Return the events that show how far a call has come, without their place in the answer."""
+        return ()
+
     @abstractmethod
     def ended(self, begun: Part | None, call: ToolCall, result: ToolResult) -> Sequence[Part]:
         """Return the parts that show how a call ended.
 
         In a dialect whose items change while they run, the first one takes the place of ``begun``.
         """
+
+    def for_model(self, result: ToolResult) -> ToolResult:
+        """Return what the model gets of a result."""
+        if not self.shows_images or not result.images:
+            return result
+        said = [f"[toolrelay: the user sees the image {image.words}]" for image in result.images]
+        content = "\n".join(part for part in (result.content, *said) if part)
+        return replace(result, content=content, images=())
 
     def usage(self, result: ToolResult) -> dict[str, Any]:
         """Return what a call adds to the usage of the answer."""

@@ -1,15 +1,19 @@
 """Citations of any model: a Markdown link in its answer, whose address a search has found, becomes one.
 
-The text stays as it is. A stream is held back only while the text at its end can still become a link.
+A numbered marker of a page (:mod:`.markers`) becomes a link to it; all other text stays as it is. A stream is
+held back only while the text at its end can still become a link or a marker.
 """
 
 import re
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from proxy.base.events import CitationAdded, TextDelta
+from proxy.wires.hosted.markers import CodeSpans, marker_at
 from proxy.wires.hosted.tools import FoundPage, one_line
 
+_OPENING: Final = re.compile(r"[\[【]")
 _LONGEST_LABEL: Final = 500
 _LONGEST_URL: Final = 2048
 _MOST_CITATIONS: Final = 1000
@@ -20,47 +24,97 @@ _LONGEST_CITED: Final = 300
 
 
 class LinkFinder:
-    """Finds the links to ``pages`` in a text that arrives in pieces. Positions count characters."""
+    """Finds the links to ``pages`` in a text that arrives in pieces, and the markers of ``numbers``.
 
-    def __init__(self, pages: Mapping[str, FoundPage]) -> None:
+    Positions count characters of the text that leaves: Unicode code points, by which also OpenAI's SDK for
+    Python slices it.
+    """
+
+    def __init__(
+        self, pages: Mapping[str, FoundPage], numbers: Mapping[int, FoundPage] = MappingProxyType({})
+    ) -> None:
         self._pages = pages
+        self._numbers = numbers
+        self._code = CodeSpans()
         self._held = ""
+        self._before = ""
         self._length = 0
         self._found = 0
 
     def take(self, text: str) -> Iterator[TextDelta | CitationAdded]:
         """Yield what is certain once ``text`` has arrived: text, and each citation after its link."""
-        left, self._held = self._held + text, ""
-        begin = plain = 0
-        while (at := left.find("[", plain)) >= 0:
-            end = _link_end(left, at)
+        yield from self._found_in(self._held + text, whole=False)
+
+    def end(self) -> Iterator[TextDelta | CitationAdded]:
+        """Yield the rest at the end of the text."""
+        yield from self._found_in(self._held, whole=True)
+
+    def _found_in(self, text: str, *, whole: bool) -> Iterator[TextDelta | CitationAdded]:
+        # A marker may depend on the character before it, which has left already.
+        left, plain = self._before + text, len(self._before)
+        begin, self._held = plain, ""
+        while (opening := _OPENING.search(left, plain)) is not None:
+            at = opening.start()
+            end, number = self._decide(left, at, whole=whole)
             if end is None:
                 self._held = left[at:]
                 left = left[:at]
                 break
             if end == 0:
                 plain = at + 1
-                continue
-            yield from self._text(left[begin:end])
-            yield from self._citation(left[at:end])
-            begin = plain = end
+            elif number == 0:
+                yield from self._text(left[begin:end])
+                yield from self._citation(left[at:end])
+                begin = plain = end
+            else:
+                self._code.take(left[begin:at])
+                known = None if self._code.inside else self._numbers.get(number)
+                yield from self._sent(left[begin:at])
+                begin, plain = at, end
+                if known is not None:
+                    begin = end
+                    yield from self._marked(number, known)
         yield from self._text(left[begin:])
+        self._before = left[-1:]
 
-    def end(self) -> Iterator[TextDelta]:
-        """Yield the rest at the end of the text."""
-        held, self._held = self._held, ""
-        yield from self._text(held)
+    def _decide(self, text: str, at: int, *, whole: bool) -> tuple[int | None, int]:
+        """Return the end and the number of what begins at a bracket: a link has the number 0.
+
+        The end is 0 if it is neither, and ``None`` if that is not known yet.
+        """
+        end = _link_end(text, at) if text[at] == "[" else 0
+        if end or (end is None and not whole):
+            return end, 0
+        if not self._numbers:
+            return 0, 0
+        found = marker_at(text, at, whole=whole)
+        return (None, 0) if found is None else found
 
     def _text(self, text: str) -> Iterator[TextDelta]:
+        self._code.take(text)
+        return self._sent(text)
+
+    def _sent(self, text: str) -> Iterator[TextDelta]:
         if text:
             self._length += len(text)
             yield TextDelta(text)
+
+    def _marked(self, number: int, page: FoundPage) -> Iterator[TextDelta | CitationAdded]:
+        """Yield a link in place of a marker, and its citation."""
+        address = page.url if page.url.count("(") == page.url.count(")") else f"<{page.url}>"
+        link = f"[[{number}]]({address})"
+        yield from self._sent(link)
+        yield from self._cited(link, page)
 
     def _citation(self, link: str) -> Iterator[CitationAdded]:
         """Yield the citation of a link that was just written, if its address was found."""
         url = link[link.index("](") + 2 : -1]
         page = self._pages.get(url) or self._pages.get(url.rstrip("/")) or self._pages.get(f"{url}/")
-        if page is None or self._found == _MOST_CITATIONS:
+        if page is not None:
+            yield from self._cited(link, page)
+
+    def _cited(self, link: str, page: FoundPage) -> Iterator[CitationAdded]:
+        if self._found == _MOST_CITATIONS:
             return
         self._found += 1
         start = self._length - len(link)

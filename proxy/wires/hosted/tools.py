@@ -18,7 +18,7 @@ from proxy.base.errors import RequestError
 from proxy.base.events import ToolResult
 from proxy.wires.hosted.forms import CallForm
 
-HostedKind = Literal["web_search", "web_fetch"]
+HostedKind = Literal["web_search", "web_fetch", "image_generation"]
 """The kinds of tools that can be served; each is also the name by which models call it."""
 
 _MOST_PAGES: Final = 50
@@ -58,9 +58,10 @@ class HostedTool(Struct, frozen=True):
     """A declaration at a place in the body (``tools[0]``), as the client sent it.
 
     ``form`` shows its calls to the client; ``None`` if the dialect has no form for them.  ``bound`` are the
-    arguments that it sets for each call, ``limits`` the fields that set them, and ``most`` is how many calls
-    it allows (``None``: any number).  ``pages`` says which pages a fetch may give.  ``beside`` is a tool that
-    the same declaration brings, if that is served, too.
+    arguments that it sets for each call (``None``: the tool's default, whatever the model wrote), ``limits``
+    the fields that set them, and ``most`` is how many calls it allows (``None``: any number).  ``pages`` says
+    which pages a fetch may give.  ``beside`` is a tool that the same declaration brings, if that is served,
+    too.
     """
 
     kind: HostedKind
@@ -89,8 +90,12 @@ class HostedTool(Struct, frozen=True):
             return written
         if not isinstance(arguments, dict):
             return written
-        taken = {name: value for name, value in self.bound.items() if name in known}
-        return orjson.dumps({**arguments, **taken}).decode()
+        for name, value in self.bound.items():
+            if value is not None and name in known:
+                arguments[name] = value
+            elif value is None and "default" in known.get(name, ()):
+                arguments.pop(name, None)
+        return orjson.dumps(arguments).decode()
 
     def check(self, known: Mapping[str, Any], tool: str) -> None:
         """Raise :class:`~proxy.base.errors.RequestError` for a limit that the tool cannot apply, or a fetch

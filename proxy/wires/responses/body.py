@@ -34,6 +34,8 @@ from proxy.wires.responses.own_items.outputs import (
     definition_of,
     function_name,
     image_bytes,
+    image_message,
+    image_messages,
     masked_item,
     output_item,
     recorded_item,
@@ -222,12 +224,12 @@ class ResponsesBody(RequestBody, ResponseChain):
     def restore(self, position: int, payload: bytes, *, needed: bool) -> RestoredMessages:
         """Read the hidden items of a run.
 
-        They replace the client's version of the model's turn. In a conversation the client sends only
-        outputs, so they are inserted before these.
+        They replace the client's version of the model's turn, whose images follow. In a conversation the
+        client sends only outputs, so they are inserted before these.
         """
         held = orjson.loads(payload)
         end = position + answer_length(orjson.loads(item) for item in self._input[position:])
-        items = self._restored_items(held)
+        items = [*self._restored_items(held), *image_messages(self._input[position:end])]
         replacement = RestoredMessages.replacing(self._input, position, end, items, needed=needed)
         # Encrypted turns never go upstream, so they do not count as replaced.
         size = replacement.size + sealed_bytes(self._input[position:end])
@@ -305,9 +307,10 @@ class ResponsesBody(RequestBody, ResponseChain):
         if self._last_turn(edits) is not None and "previous_response" in text:
             return replace(edits, stateless=True)
         ours = self._ours(edits)
-        if learned := self._refused.learn(edits, message, self._kept(ours, edits), self._theirs):
+        kept = self._kept(ours, edits)
+        if learned := self._refused.learn(edits, message, kept, self._theirs):
             return learned
-        if not edits.images_left_out and any(without_images(item) != item for item in ours):
+        if not edits.images_left_out and any(without_images(item) != item for item in kept):
             # Servers without images word their refusals in many ways.
             return replace(edits, images_left_out=True, images_refused=takes_no_images(message, code))
         return None
@@ -387,6 +390,8 @@ class ResponsesBody(RequestBody, ResponseChain):
         labels = self._request.chosen.labels
         if not (labels or _OURS in raw) or not is_ours(item := orjson.loads(raw), labels):
             return [raw]
+        if (image := image_message(item)) is not None:
+            return list(_sent([orjson.dumps(image)], edits))
         signed = self._signer.verify(item)
         called = called_name(item, self._request.chosen.servers, edits.offered)
         items = as_upstream_items(item, signed=signed, labels=labels, called=called)

@@ -17,6 +17,7 @@ import orjson
 from proxy.wires.responses.items import reasoning_item, sealed_turn, text_part
 from proxy.wires.stream.sse import END_MARK, encode_event
 
+_WORKING = {"web_search_call": "searching", "image_generation_call": "generating"}
 _NOT_YET: dict[str, Any] = {"status": "in_progress", "output": [], "usage": None, "completed_at": None}
 
 
@@ -83,6 +84,8 @@ def _unfilled(item: Mapping[str, Any]) -> dict[str, Any]:
             return {"status": "in_progress", "arguments": {}}
         case "tool_search_output" | "web_search_call":
             return {"status": "in_progress"}
+        case "image_generation_call":
+            return {"status": "in_progress", "result": None}
         case "reasoning":
             return {"summary": [], **({"content": []} if item.get("content") else {})}
         case _:
@@ -110,10 +113,10 @@ def _content(item: Mapping[str, Any], place: Mapping[str, Any]) -> Iterator[dict
             yield {"type": "response.mcp_call_arguments.done", **place, "arguments": arguments}
             outcome = "completed" if item.get("status") == "completed" else "failed"
             yield {"type": f"response.mcp_call.{outcome}", **place}
-        case "web_search_call":
+        case "web_search_call" | "image_generation_call" as kind:
             ended = ["completed"] if item.get("status") == "completed" else []
-            for state in ("in_progress", "searching", *ended):
-                yield {"type": f"response.web_search_call.{state}", **place}
+            for state in ("in_progress", _WORKING[kind], *ended):
+                yield {"type": f"response.{kind}.{state}", **place}
         case "reasoning":
             for position, part in enumerate(item.get("content") or ()):
                 yield from _reasoning(part, {**place, "content_index": position})

@@ -20,6 +20,8 @@ from proxy.wires.responses.items import (
     reasoning_item,
     sealed_turn_item,
 )
+from proxy.wires.responses.own_items.hosted import OwnCalls
+from proxy.wires.responses.own_items.images import with_bounded_images
 from proxy.wires.responses.own_items.shown import Item, approval_item, traced_item
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.request import answer_text
@@ -57,7 +59,7 @@ class ResponsesReplyWriter(ReplyWriter):
         self._public_id = ""
         self._created_at = 0
         self._output: list[Any] = list(first)
-        self._begun: dict[str, Item | None] = {}
+        self._own_calls = OwnCalls(view.shown.forms)
         self._result: dict[str, Any] | None = None
 
     @property
@@ -65,7 +67,7 @@ class ResponsesReplyWriter(ReplyWriter):
         return answer_text(self._output)
 
     def result(self) -> dict[str, Any] | None:
-        return self._result
+        return with_bounded_images(self._result)
 
     @property
     def answer(self) -> Mapping[str, Any]:
@@ -90,13 +92,12 @@ class ResponsesReplyWriter(ReplyWriter):
         self._output = [item for item in self._output if item.get("type") != "message"]
 
     def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
-        if (form := self._shown.forms.get(call.name)) is not None:
-            self._begun[call.call_id] = form.begun(call, arguments)
+        self._own_calls.begin(call, arguments, 0)
         return b""
 
     def _show_result(self, call: ToolCall, result: ToolResult) -> None:
-        if (form := self._shown.forms.get(call.name)) is not None:
-            self._output += form.ended(self._begun.pop(call.call_id), call, result)
+        if (ended := self._own_calls.end(call, result)) is not None:
+            self._output += ended[1]
             return
         served, texts = self._shown.called(call.name), not self._last_text_only
         item = traced_item(self._trace, call, result, self._signer, served=served, texts=texts)
@@ -135,5 +136,6 @@ class ResponsesReplyWriter(ReplyWriter):
             output=self._output,
             usage=self._usage,
             tools=self._tools.completed(payload),
+            used=self._own_calls.used,
         )
         return orjson.dumps(self._result)

@@ -123,8 +123,12 @@ def complete_resource(
     output: Sequence[Mapping[str, Any]],
     usage: Mapping[str, Any] | None,
     tools: Sequence[Any],
+    used: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return a whole resource: the last turn's, with the run's id and the client's output and request."""
+    """Return a whole resource: the last turn's, with the run's id and the client's output and request.
+
+    ``used`` is what the calls that the proxy ran in the provider's place have used.
+    """
     whole = dict(_DEFAULTS)
     for key in ("text", "reasoning"):
         if isinstance(asked.get(key), dict):
@@ -144,8 +148,8 @@ def complete_resource(
         "tools": list(tools),
         "usage": None if usage is None else whole_usage(usage),
     }
-    if any(_kind(item) == "web_search_call" for item in output):
-        whole.setdefault("tool_usage", tool_usage(output))
+    if used:
+        whole.setdefault("tool_usage", tool_usage(used))
     if whole["status"] == "completed":
         whole["completed_at"] = epoch_s()
     else:

@@ -37,7 +37,8 @@ from proxy.wires.responses.items import (
     own_item_id,
     sealed_turn_item,
 )
-from proxy.wires.responses.own_items.hosted import begin_events, end_events
+from proxy.wires.responses.own_items.hosted import OwnCalls, begin_events, end_events
+from proxy.wires.responses.own_items.images import with_bounded_images
 from proxy.wires.responses.own_items.shown import Item, approval_item, traced_item
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.reader import CLOSING, OPENING, ItemKeys
@@ -96,7 +97,7 @@ class ResponsesStreamWriter(StreamWriter, FastWriter):
         self._output: dict[int, dict[str, Any]] = {}
         self._next_index = 0
         self._item_ids: set[str] = set()
-        self._begun: dict[str, tuple[int, Item]] = {}
+        self._own_calls = OwnCalls(view.shown.forms)
         self._turns_hidden = 0
         self._new_turn()
         self._terminal: Mapping[str, Any] = {}
@@ -132,7 +133,7 @@ class ResponsesStreamWriter(StreamWriter, FastWriter):
         return self._client_ids
 
     def result(self) -> dict[str, Any] | None:
-        return self._result
+        return with_bounded_images(self._result)
 
     def transform(self) -> Callable[[bytes], bytes] | None:
         return identity if self._phase is PASSING and not self._last_text_only else None
@@ -408,6 +409,7 @@ class ResponsesStreamWriter(StreamWriter, FastWriter):
             output=[self._output[index] for index in sorted(self._output)],
             usage=self._usage,
             tools=self._tools.completed(self._tools_said),
+            used=self._own_calls.used,
         )
 
     # Events of the run.
@@ -433,23 +435,20 @@ class ResponsesStreamWriter(StreamWriter, FastWriter):
             self._turn_usage = {}
 
     def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
-        form = self._shown.forms.get(call.name)
-        if form is None or (item := form.begun(call, arguments)) is None:
+        if (item := self._own_calls.begin(call, arguments, self._next_index)) is None:
             return b""
-        self._begun[call.call_id] = self._next_index, item
         self._next_index += 1
         return b"".join(map(self._emit, begin_events(item, self._next_index - 1)))
 
     def tool_progressed(self, call: ToolCall, progress: ToolProgress) -> bytes:
-        return b""  # Items have no place for progress.
+        return b"".join(map(self._emit, self._own_calls.progress(call, progress)))
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
         if usage := usage_of_call(self._shown, result):
             self._usage = add_usage(self._usage or {}, usage)
-        if (form := self._shown.forms.get(call.name)) is not None:
-            index, begun = self._begun.pop(call.call_id, (-1, None))
-            items = list(form.ended(begun, call, result))
-            out = b"" if begun is None else self._finish(index, items.pop(0))
+        if (ended := self._own_calls.end(call, result)) is not None:
+            index, items = ended
+            out = b"" if index < 0 else self._finish(index, items.pop(0))
             return out + b"".join(map(self._show, items))
         served, texts = self._shown.called(call.name), not self._last_text_only
         traced = traced_item(self._trace, call, result, self._signer, served=served, texts=texts)
@@ -492,8 +491,8 @@ class ResponsesStreamWriter(StreamWriter, FastWriter):
             return b"" if self._done_seen else END_MARK
         self._sum_usage()
         out = b"".join(self._end(key, opened.so_far()) for key, opened in list(self._open.items()))
-        for index, begun in self._begun.values():
-            out += self._finish(index, {**begun, "status": "failed"})
+        for index, item in self._own_calls.broken():
+            out += self._finish(index, item)
         out += error_event(message, type=type, code=code, sequence_number=self._sequence)
         self._sequence += 1
         whole = self._whole({}, status="failed", error={"code": code or type, "message": message})

@@ -5,6 +5,7 @@ came, and only its text, its finish reason and its usage are noted. An event in 
 reading: then a turn reader reads the turn from its beginning, and goes on with it.
 """
 
+import re
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final
@@ -26,6 +27,8 @@ _SHALLOW: Final = 200
 """With so many brackets a chunk may be nested as deeply as readers refuse."""
 _CALL: Final = b"_call"
 _ESCAPED: Final = b"\\u00"
+_LETTER: Final = re.compile(rb"\\u00[4-7]")
+"""A letter of ASCII, or ``_``, that is written as an escape: the name of a member may hide behind it."""
 
 
 class PlainTurn:
@@ -168,6 +171,8 @@ def _is_unusual(chunk: bytes) -> bool:
     """Return whether a chunk may hold a call, other line ends than LF, or JSON that is nested deeply."""
     # For bytes, ``in`` takes several times as long as ``find``.
     folded = chunk.lower()
-    if folded.find(_CALL) >= 0 or folded.find(_ESCAPED) >= 0 or chunk.find(b"\r") >= 0:
+    if folded.find(_CALL) >= 0 or chunk.find(b"\r") >= 0:
+        return True
+    if folded.find(_ESCAPED) >= 0 and _LETTER.search(folded):
         return True
     return len(chunk) > 2 * _SHALLOW and chunk.count(b"{") + chunk.count(b"[") > _SHALLOW

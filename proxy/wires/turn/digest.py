@@ -123,11 +123,12 @@ class PrefixDigests:
         texts: list[str | None] = []
         question = ""
         first = place.first
-        for at in range(first, end):
-            if self._speaker(message := self._messages[at]) == "user":
+        speaker, visible, dumps = self._speaker, self._visible, orjson.dumps
+        for message in self._messages[first:end]:  # The first is behind those that lead.
+            if speaker(message) == "user":
                 texts.append(self._said(message))
-            if (part := self._part(at, rule)) is not None:
-                question += _short(part)
+            if (seen := visible(message)) is not None:
+                question += _short(dumps(seen, option=orjson.OPT_SORT_KEYS))
         earliest = max(self.leading, first - _MOST_CHAINED)
         chained = [self._chained(at, rule) for at in range(earliest, first)] if earliest < first else ()
         chain = tuple(filter(None, chained))

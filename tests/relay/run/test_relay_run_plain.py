@@ -84,6 +84,7 @@ ODD = [
     call("probe_tools__echo", '{"text":"hi"}', "call_1"),
     call("mine", "{}", "call_2", 1),
     call("probe_tools__echo", '{"text":', "call_3"),
+    call("probe_tools__echo", '{"text":"hi"}', "call_4").replace(b"tool_calls", b"tool\\u005fcalls"),
     b"data: [DONE]\n\n",
     b"data: [DONE]",
 ]

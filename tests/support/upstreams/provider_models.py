@@ -1,12 +1,14 @@
 """Strict doubles of models of real providers: each refuses what its provider refuses, and uses tools."""
 
 import json
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from image_model import ImageModel
 from pair_kits import SPEAKERS, Call, Got, Turn
 from recorded_answers import Asked, Given, Scripted
 from running_proxy import Proxy, make_config, running
@@ -35,6 +37,11 @@ FETCHING: Mapping[str, Any] = MappingProxyType(
 """The same, with pages of any host."""
 SEARCH = {"query": "rivers in Berlin"}
 """The search whose answer is recorded."""
+
+
+def without_numbers(result: str) -> str:
+    """Return the result of a search without the numbers by which its pages are cited."""
+    return re.sub(r',"cite_as":"【\d+】"', "", result)
 
 
 @dataclass(frozen=True)
@@ -87,7 +94,8 @@ class ProviderModel(Scripted):
         self.then: list[Mapping[str, Mapping[str, Any]]] = []
         """The calls of later turns, before the answer."""
         self.repeats = 1
-        """How often it makes each call."""
+        """How often it makes each call, unless ``often`` says it for the tool."""
+        self.often: dict[str, int] = {}
         self._made = 0
         self._items: dict[str, Any] = {}
 
@@ -104,7 +112,11 @@ class ProviderModel(Scripted):
         has_results = any(one.role == "tool" for one in got.messages[last:])
         made = self._calls if not has_results else self.then.pop(0) if self.then else {}
         wanted = [name for name in made if name in got.tools]
-        calls = tuple(Call(self._next_id(), name, made[name]) for name in wanted * self.repeats)
+        calls = tuple(
+            Call(self._next_id(), name, made[name])
+            for name in wanted
+            for _ in range(self.often.get(name, self.repeats))
+        )
         turn = Turn("" if calls else self.answer, calls, thought="Let me see." if self._thinks(asked) else "")
         reply = self.speaker.reply(turn)
         self._items |= {item["id"]: item for item in reply.get("output") or ()}
@@ -156,6 +168,7 @@ async def serving_models(
     pages: Mapping[str, str] | None = None,
     http: "RecordedPages | None" = None,
     tools: Mapping[str, Any] | None = None,
+    images: ImageModel | None = None,
     **sections: Any,
 ) -> AsyncIterator[tuple[Proxy, Mapping[str, ProviderModel]]]:
     """Run a proxy with the probe tools in front of all models, each of which makes these calls.
@@ -164,7 +177,8 @@ async def serving_models(
     tools that all of them are said to know.  With ``hosts_search`` the proxy runs the provider's search that
     clients declare, with the recorded answers of the demo.  With ``pages``, texts by their addresses, it also
     fetches pages, with ``http`` in its own way.  ``tools`` are the settings of tools in place of those,
-    ``sections`` further settings.
+    ``sections`` further settings.  ``images`` is an upstream that makes the images of the tool that clients
+    declare.
     """
     models = {name: ProviderModel(served, calls) for name, served in SERVED.items()}
     tables = [
@@ -178,10 +192,14 @@ async def serving_models(
         }
         for at, (name, served) in enumerate(SERVED.items())
     ]
-    waiting = iter(models.values())
+    waiting = iter([*models.values(), *([] if images is None else [images])])
     allow = ("core__*", "probe_tools__*", *(["web__search"] if hosts_search else []))
     tools = tools or (FETCHING if pages is not None else SEARCHING if hosts_search else None)
     allow = (*allow, *(["web__fetch_page"] if pages is not None else []))
+    if images is not None:
+        tables.append({"name": "images", "base_url": "http://127.0.0.1:9/v1", "models": ("gpt-image-*",)})
+        tools = tools or {"hosted": {"image_generation": f"upstream:images/{images.model}"}}
+        allow = (*allow, "images__generate")
     config = make_config(*tables, allow=allow, modules=("probe_tools",), tools=tools, **sections)
     client = (http or RecordedPages(pages or {})).client if hosts_search else None
     async with running(config, Overrides(wrap_upstream=lambda _: next(waiting), http=client)) as proxy:

@@ -41,7 +41,7 @@ def read(pieces: list[str]) -> tuple[str, list[CitationAdded]]:
             else:
                 assert event.end == len(text)
                 found.append(event)
-    return text + "".join(event.text for event in finder.end()), found
+    return text + "".join(event.text for event in finder.end() if isinstance(event, TextDelta)), found
 
 
 @given(st.lists(PIECES, max_size=12).map("".join), st.lists(st.integers(0, 400), max_size=20))
@@ -120,7 +120,7 @@ def test_models_that_write_calls_into_their_text(prompt: bool) -> None:
     port = text_call_port(client, upstream, request, rules, lambda facts: None)
     assert isinstance(port, CitingPort)
     port.editor(json.dumps(asked).encode(), request).render()
-    port.cite(list(PAGES.values()))
+    port.cite(list(PAGES.values()), lambda: b"")
     message = {"role": "assistant", "content": "See [b](https://b.example)."}
     reply = {"id": "c", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
     frame = port.reader((), lambda name: False, 8192).read_reply(json.dumps(reply).encode())

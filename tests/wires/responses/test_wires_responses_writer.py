@@ -28,7 +28,7 @@ from proxy.base.errors import FrameTooLarge
 from proxy.base.events import FinishReason, ToolCall, ToolResult
 from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientView, Trace
-from proxy.wires.hosted.tools import HostedTool
+from proxy.wires.responses.own_items.hosted import hosted_tools
 
 DONE = b"data: [DONE]\n\n"
 CALL = function_call("call_h", OURS, '{"zone":"UTC"}')
@@ -602,16 +602,20 @@ def test_a_failure_ends_what_is_open() -> None:
     assert read.response["usage"]["output_tokens"] == 2
 
 
-def test_a_failure_ends_a_search() -> None:
-    """A search that was running when the run failed is an item that failed, in its events and at the end."""
-    shown = ShownTools(hosted={OURS: HostedTool("web_search", "tools[0]", {})})
+@pytest.mark.parametrize("kind", ["web_search", "image_generation"])
+def test_a_failure_ends_a_call(kind: str) -> None:
+    """A call that was running when the run failed is an item that failed, in its events and at the end."""
+    (declared,) = hosted_tools({"tools": [{"type": kind}]}).values()
+    shown = ShownTools().serving({OURS: declared})
     writer = WIRE.writer(WIRE.parse(ASK), ClientView("m", hides(), shown=shown))
     out = play(turn(CALL), writer).out + writer.turn_ended("hidden")
     out += writer.tool_started(ToolCall("call_h", OURS, "{}", 0), {"query": "rivers"})
     out += writer.fail("It broke.", type="server_error", code="internal_error")
     read = check_response_stream(out)
     (item,) = read.response["output"]
-    assert (item["type"], item["status"]) == ("web_search_call", "failed")
+    assert (item["type"], item["status"]) == (f"{kind}_call", "failed")
+    # Vercel's AI SDK takes no image without a text as its result.
+    assert item.get("result") == ("" if kind == "image_generation" else None)
 
 
 def test_a_failure_of_a_first_turn() -> None:

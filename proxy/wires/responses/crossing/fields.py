@@ -22,6 +22,10 @@ _SEARCH = refused(
     "Only the provider can run this tool. To run it in the proxy, "
     "set tools.hosted.web_search to a server tool."
 )
+_IMAGES = refused(
+    "Only the provider can run this tool. To run it in the proxy, set tools.hosted.image_generation to "
+    "upstream:NAME, or to a server tool that makes images."
+)
 _HOSTED_ITEM = omitted("The provider ran this tool; the answer contains its result.")
 _CLIENT_TOOL = refused("Only Responses has this tool.")
 _REASONING = omitted("Reasoning in this form can be read only by the provider that made it.")
@@ -141,10 +145,9 @@ _TOOLS: Final = {
     **{
         f"{place}[type={kind}]": _HOSTED
         for place in ("tools", "tool_choice")
-        for kind in (
-            *("file_search", "code_interpreter", "image_generation", "mcp", "programmatic_tool_calling"),
-        )
+        for kind in (*("file_search", "code_interpreter", "mcp", "programmatic_tool_calling"),)
     },
+    **{f"{place}[type=image_generation]": _IMAGES for place in ("tools", "tool_choice")},
     **{
         f"{place}[type={kind}]": _SEARCH
         for place in ("tools", "tool_choice")

@@ -7,17 +7,21 @@ Sources: OpenAI's API reference, "Create a model response" and "Streaming events
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from proxy.base.conversation import Speaker, Spoken
-from proxy.base.events import ToolCall, ToolResult
+from proxy.base.events import ToolCall, ToolProgress, ToolResult
 from proxy.wires.hosted.forms import CallForm
 from proxy.wires.hosted.spoken import spoken_in
 from proxy.wires.hosted.tools import HostedTool, found_pages, query_of, url_of, web_fetch, web_search
+from proxy.wires.openai.images import image_usage
 from proxy.wires.responses.items import own_item_id
+from proxy.wires.responses.own_items.images import CALL as IMAGE_CALL
+from proxy.wires.responses.own_items.images import image_generation
+from proxy.wires.turn.usage import add_usage
 
 Item = dict[str, Any]
 
@@ -35,6 +39,9 @@ class _WebForm(CallForm):
             "status": "in_progress",
             "action": self._action(arguments),
         }
+
+    def usage(self, result: ToolResult) -> dict[str, Any]:
+        return {"web_search": {"num_requests": int(result.ok)}}
 
     def ended(self, begun: Item | None, call: ToolCall, result: ToolResult) -> Sequence[Item]:
         begun = begun or self.begun(call, None)
@@ -73,13 +80,14 @@ class OpenForm(_WebForm):
         return {"type": "open_page", "url": url_of(arguments)}
 
 
-def _search(at: str, tool: Mapping[str, Any], include: Collection[str]) -> HostedTool | None:
+def _search(at: str, tool: Mapping[str, Any], asked: Mapping[str, Any]) -> HostedTool | None:
     """Read a search, which opens pages, too; ``None`` for one that may see only what the provider stores:
     nobody else has that."""
     if tool.get("external_web_access") is False:
         return None
     filters = tool.get("filters")
     filters = filters if isinstance(filters, dict) else {}
+    include = asked.get("include")
     domains: dict[str, Any] = {
         "allowed": filters.get("allowed_domains"),
         "blocked": filters.get("blocked_domains"),
@@ -88,36 +96,88 @@ def _search(at: str, tool: Mapping[str, Any], include: Collection[str]) -> Hoste
     search = web_search(
         at,
         tool,
-        SearchForm(with_sources=_SOURCES in include),
+        SearchForm(with_sources=isinstance(include, list) and _SOURCES in include),
         size=tool.get("search_context_size"),
         **domains,
     )
     return replace(search, beside=web_fetch(at, {}, OpenForm(), **domains))
 
 
-_Reader = Callable[[str, Mapping[str, Any], Collection[str]], HostedTool | None]
+def _images(at: str, tool: Mapping[str, Any], asked: Mapping[str, Any]) -> HostedTool:
+    return image_generation(at, tool, streams=asked.get("stream") is True)
+
+
+_Reader = Callable[[str, Mapping[str, Any], Mapping[str, Any]], HostedTool | None]
 _READERS: Final[Mapping[str, _Reader]] = {
     **dict.fromkeys(("web_search", "web_search_2025_08_26"), _search),
     **dict.fromkeys(("web_search_preview", "web_search_preview_2025_03_11"), _search),
+    "image_generation": _images,
 }
-"""How a declaration is read, by its type."""
-_STATES: Final[Mapping[str, Sequence[str]]] = {"web_search_call": ("in_progress", "searching")}
+"""How a declaration is read, by its type; the last argument is the whole request."""
+_STATES: Final[Mapping[str, Sequence[str]]] = {
+    "web_search_call": ("in_progress", "searching"),
+    IMAGE_CALL: ("in_progress", "generating"),
+}
 """The events with which an item begins after it was added, by its type."""
+_BROKEN: Final[Mapping[str, Item]] = {IMAGE_CALL: {"result": ""}}
+"""What clients need of an item whose call did not end, by its type."""
 _ONLY_AT_END: Final = ("action",)
 """Members that an item has only when it is done."""
 
 
 def hosted_tools(payload: Mapping[str, Any]) -> dict[int, HostedTool]:
     """See :meth:`proxy.wires.wire.Wire.hosted_tools`."""
-    tools, include = payload.get("tools"), payload.get("include")
+    tools = payload.get("tools")
     found: dict[int, HostedTool] = {}
     for place, tool in enumerate(tools if isinstance(tools, list) else ()):
         kind = tool.get("type") if isinstance(tool, dict) else None
         read = _READERS.get(kind) if isinstance(kind, str) else None
         if read is not None:
-            read_tool = read(f"tools[{place}]", tool, include if isinstance(include, list) else ())
+            read_tool = read(f"tools[{place}]", tool, payload)
             found |= {} if read_tool is None else {place: read_tool}
     return found
+
+
+class OwnCalls:
+    """The calls of one answer that have ``forms`` of their own, by the names of their tools.
+
+    ``used`` is what those that have ended have used.
+    """
+
+    def __init__(self, forms: Mapping[str, CallForm]) -> None:
+        self._forms = forms
+        self._begun: dict[str, tuple[int, Item]] = {}
+        self.used: Mapping[str, Any] = {}
+
+    def begin(self, call: ToolCall, arguments: Any, index: int) -> Item | None:
+        """Return the item that shows at this index of the output that a call begins, if there is one."""
+        form = self._forms.get(call.name)
+        item = None if form is None else form.begun(call, arguments)
+        if item is not None:
+            self._begun[call.call_id] = index, item
+        return item
+
+    def progress(self, call: ToolCall, progress: ToolProgress) -> Iterator[Item]:
+        """Yield the events that show how far a call has come."""
+        if (begun := self._begun.get(call.call_id)) is not None:
+            place = {"output_index": begun[0], "item_id": begun[1]["id"]}
+            yield from ({**event, **place} for event in self._forms[call.name].progressed(progress))
+
+    def end(self, call: ToolCall, result: ToolResult) -> tuple[int, list[Item]] | None:
+        """Return the items that show how a call ended; ``None`` if it has no form.
+
+        The first one belongs at the index with which the call began, if that is not -1.
+        """
+        if (form := self._forms.get(call.name)) is None:
+            return None
+        index, begun = self._begun.pop(call.call_id, (-1, None))
+        self.used = add_usage(self.used, form.usage(result))
+        return index, list(form.ended(begun, call, result))
+
+    def broken(self) -> Iterator[tuple[int, Item]]:
+        """Yield the items of the calls that have not ended and never will, with their indices."""
+        for index, begun in self._begun.values():
+            yield index, {**begun, "status": "failed", **_BROKEN.get(begun["type"], {})}
 
 
 def spoken(payload: Mapping[str, Any]) -> Iterator[Spoken]:
@@ -151,16 +211,6 @@ def end_events(item: Item, index: int) -> Iterator[Item]:
     yield {"type": "response.output_item.done", **place, "item": item}
 
 
-def tool_usage(output: Sequence[Mapping[str, Any]]) -> Item:
-    """Return the member ``tool_usage`` of a response with this output; all families are there."""
-    ended = [item for item in output if item.get("status") == "completed"]
-    searches = sum(item.get("type") == "web_search_call" for item in ended)
-    zero = {"image_tokens": 0, "text_tokens": 0}
-    images = {
-        "input_tokens": 0,
-        "input_tokens_details": zero,
-        "output_tokens": 0,
-        "output_tokens_details": zero,
-        "total_tokens": 0,
-    }
-    return {"image_gen": images, "web_search": {"num_requests": searches}}
+def tool_usage(used: Mapping[str, Any]) -> Item:
+    """Return the member ``tool_usage`` of a response whose calls have used this; all families are there."""
+    return add_usage({"image_gen": image_usage({}), "web_search": {"num_requests": 0}}, used)

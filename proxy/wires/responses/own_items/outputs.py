@@ -13,11 +13,17 @@ import orjson
 from proxy.base.events import ResultImage, ToolDefinition, left_out
 from proxy.json.splice import join_object, members
 from proxy.records.rows import MessageRecord
-from proxy.wires.responses.items import item_text
+from proxy.wires.responses.items import is_ours, item_text
 from proxy.wires.upstream_port import Mask
 
 _LABEL = "[toolrelay: image "
 _SIGN = orjson.dumps(_LABEL)[:-1]
+
+_BEGINNINGS = (
+    *(("iVBORw0KGgo", "image/png"), ("/9j/", "image/jpeg")),
+    *(("UklGR", "image/webp"), ("R0lGOD", "image/gif")),
+)
+"""How images of these types begin in base64."""
 
 Part = dict[str, Any]
 
@@ -34,6 +40,28 @@ def output_item(call_id: str, content: str, images: Sequence[ResultImage] = ()) 
     return orjson.dumps({"type": "function_call_output", "call_id": call_id, "output": output})
 
 
+def image_message(item: Mapping[str, Any]) -> Part | None:
+    """Return the message that shows a model an image that it made earlier; ``None`` for any other item."""
+    data = item.get("result")
+    if item.get("type") != "image_generation_call" or not isinstance(data, str):
+        return None
+    kind = next((kind for beginning, kind in _BEGINNINGS if data.startswith(beginning)), "")
+    if not kind:
+        return None
+    content = [
+        {"type": "input_text", "text": f"{_LABEL}that you made earlier in this conversation]"},
+        {"type": "input_image", "image_url": f"data:{kind};base64,{data}", "detail": "auto"},
+    ]
+    return {"type": "message", "role": "user", "content": content}
+
+
+def image_messages(items: Sequence[bytes]) -> list[bytes]:
+    """Return the messages of all images among items that the proxy has made."""
+    ours = (orjson.loads(raw) for raw in items if b"image_generation_call" in raw)
+    found = [image_message(item) for item in ours if is_ours(item)]
+    return [orjson.dumps(message) for message in found if message is not None]
+
+
 def image_bytes(items: Sequence[bytes]) -> int:
     """Return the size of the items that hold images of the proxy, which is little more than the images."""
     return sum(len(item) for item in items if _SIGN in item and b'"input_image"' in item)
@@ -43,11 +71,13 @@ def without_images(item: bytes) -> bytes:
     """Return the item with text in place of the proxy's images. A client's own images stay."""
     if _SIGN not in item:
         return item
-    output = orjson.loads(item).get("output")
+    read = orjson.loads(item)
+    field = "content" if read.get("type") == "message" else "output"
+    output = read.get(field)
     if not isinstance(output, list):
         return item
     text = _as_text(output, lambda words, _: left_out(words))
-    return item if text is None else join_object({**members(item), "output": orjson.dumps(text)})
+    return item if text is None else join_object({**members(item), field: orjson.dumps(text)})
 
 
 def recorded_output(output: Any) -> str:

@@ -1,0 +1,1 @@
+"""Images that tools make at the upstreams of models."""
