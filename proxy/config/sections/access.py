@@ -4,11 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
 
-from proxy.config.addresses import (
-    check_collector_url,
-    check_networks,
-    read_storage,
-)
+from proxy.config.addresses import check_collector_url, check_networks, read_storage
 from proxy.config.key_grants import KeyGrants
 from proxy.config.secret import Secret
 from proxy.config.types import (

@@ -12,16 +12,7 @@ from proxy.config.addresses import (
     check_proxies,
     check_store_url,
 )
-from proxy.config.types import (
-    Bytes,
-    LimitList,
-    OptionalSecret,
-    Patterns,
-    Seconds,
-    Secrets,
-    Section,
-    Strings,
-)
+from proxy.config.types import Bytes, LimitList, OptionalSecret, Patterns, Seconds, Secrets, Section, Strings
 
 
 class ServerConfig(Section):
