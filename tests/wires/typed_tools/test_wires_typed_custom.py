@@ -64,6 +64,32 @@ def test_half_a_call_has_no_input(arguments: str) -> None:
     assert told == [{"id": "c", "type": "custom", "custom": {"name": "say", "input": ""}}, other]
 
 
+ODD_CALLS: Sequence[Any] = (
+    {"type": "custom"},
+    {"type": "custom", "custom": "say"},
+    {"type": "custom", "custom": {"name": ["say"]}},
+    {"type": "custom", "custom": {"name": "other", "input": "x"}},
+    {"type": "function", "function": {"name": "say", "arguments": "{}"}},
+    "say",
+)
+
+
+def test_a_turn_with_calls_of_the_type_is_kept_with_functions() -> None:
+    """An upstream that was asked with a function may call a custom tool; odd calls of it stay as they are."""
+    answer = CustomAnswer(frozenset({"say"}))
+    for said, arguments in (("x", '{"input":"x"}'), (7, '{"input":""}'), (None, '{"input":""}')):
+        call = {"id": "c", "type": "custom", "custom": {"name": "say", "input": said}}
+        turn = {"role": "assistant", "content": None, "tool_calls": [call, *ODD_CALLS]}
+        kept = json.loads(answer.as_asked(json.dumps(turn).encode()))
+        function = {"name": "say", "arguments": arguments}
+        assert kept == {
+            **turn,
+            "tool_calls": [{"id": "c", "type": "function", "function": function}, *ODD_CALLS],
+        }
+    plain = b'{"role": "assistant", "content": "custom"}'
+    assert answer.as_asked(plain) == plain
+
+
 @pytest.mark.parametrize("crosses", [False, True])
 def test_a_request_without_custom_tools_stays(crosses: bool) -> None:
     """Only a request with a custom tool changes, and only for an upstream that does not know the type."""

@@ -374,6 +374,26 @@ def test_half_a_call_runs_nothing() -> None:
         assert item["id"] == "sh_1"
 
 
+def test_a_call_that_broke_off_stays_only_with_a_result() -> None:
+    """A client may send back the item of a call that it did not run: no upstream takes one without result."""
+    call = {"type": "shell_call", "call_id": "c", "action": {"commands": []}, "status": "incomplete"}
+    output = {"type": "shell_call_output", "call_id": "c", "output": []}
+    local = {"type": "local_shell_call", "call_id": "d", "action": {"command": []}, "status": "incomplete"}
+    answer = {"type": "local_shell_call_output", "id": "d", "output": ""}
+    by_item = [{**local, "id": "e"}, {**answer, "id": "e"}]
+    for items, kept in (
+        ([call], 0),
+        ([call, output], 2),
+        (by_item, 2),
+        ([call, local, answer], 2),
+        ([local, call, output], 2),
+    ):
+        body = {"model": "m", "tools": [{"type": "shell"}], "input": items}
+        made = ResponsesWire().as_functions(body, UpstreamTypes((), crosses=True))
+        assert made is not None
+        assert len(made.payload["input"]) == kept
+
+
 def test_choices_name_the_functions() -> None:
     """A choice of a type, a namespace or one of its tools becomes one of functions."""
 

@@ -35,7 +35,8 @@ def as_functions(payload: Mapping[str, Any], upstream: UpstreamTypes) -> AsFunct
     if not {CUSTOM, EVERY_TYPE}.isdisjoint(upstream.native):
         return None
     tools, messages = _listed(payload, "tools"), _listed(payload, "messages")
-    if not (any(map(_is_custom, tools)) or (upstream.crosses and any(map(_has_custom, messages)))):
+    declares = CUSTOM in [tool.get("type") for tool in tools if type(tool) is dict]
+    if not (declares or (upstream.crosses and any(map(_has_custom, messages)))):
         return None
     changed = {**payload, "tools": _functions(tools), "messages": _messages(messages)}
     if "tools" not in payload:
@@ -98,7 +99,6 @@ def _messages(messages: Sequence[Any]) -> list[Any]:
 
 
 def _call(call: Any, place: str) -> Any:
-    """Return a call as one of a function."""
     if not _is_custom(call):
         return call
     held = _held(call, place)
@@ -168,7 +168,19 @@ class CustomAnswer:
 
     def as_asked(self, message: bytes) -> bytes:
         said = orjson.loads(message)
-        return orjson.dumps(*_messages([said])) if _has_custom(said) else message
+        if not _has_custom(said):
+            return message
+        return orjson.dumps({**said, "tool_calls": list(map(self._as_function, said["tool_calls"]))})
+
+    def _as_function(self, call: Any) -> Any:
+        """Return a call of one of these tools as one of its function; any other call as it is."""
+        custom = call.get(CUSTOM) if _is_custom(call) else None
+        name = custom.get("name") if isinstance(custom, dict) else None
+        if not isinstance(custom, dict) or not isinstance(name, str) or name not in self._names:
+            return call
+        said, kept = custom.get("input"), {key: value for key, value in call.items() if key != CUSTOM}
+        arguments = _arguments(said if isinstance(said, str) else "")
+        return {**kept, "type": "function", "function": {"name": name, "arguments": arguments}}
 
     def stream(self, data: bytes) -> bytes:
         parser = SSEParser()

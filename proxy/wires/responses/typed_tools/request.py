@@ -360,7 +360,12 @@ class _Request:
             return item
         if kind in _BY_CALL and _BY_CALL[kind].type not in self._native:
             check_members(item, {**_IDS, **_BY_CALL[kind].called}, place)
-            return None if item.get("call_id") is None else self._call(item, _BY_CALL[kind], place)
+            # No upstream takes a call without a result; a client has none for a call that broke off.
+            ids = item.get("call_id"), item.get("id")
+            broke_off = item.get("status") == "incomplete" and self._answered.isdisjoint(ids)
+            return (
+                None if item.get("call_id") is None or broke_off else self._call(item, _BY_CALL[kind], place)
+            )
         if kind in _BY_OUTPUT and _BY_OUTPUT[kind].type not in self._native:
             check_members(item, {**_IDS, **_BY_OUTPUT[kind].returned}, place)
             # Some clients put the id of the call of a local shell into ``id``, as the types of openai do.
@@ -379,6 +384,13 @@ class _Request:
         if kind == "item_reference":
             return {**item, "id": self._as_function_id(item.get("id"))}
         return item
+
+    @cached_property
+    def _answered(self) -> frozenset[str]:
+        """What the outputs of typed tools name: calls by their ids, or the items of calls."""
+        outputs = [item for item in self._items.values() if item.get("type") in tuple(_BY_OUTPUT)]
+        named = [item.get("call_id") or item.get("id") for item in outputs]
+        return frozenset(name for name in named if isinstance(name, str))
 
     def _call(self, item: Mapping[str, Any], typed: TypedTool, place: str) -> dict[str, Any]:
         name, group = (
