@@ -108,6 +108,8 @@ RELAY_MAY_IMPORT = {
     "proxy.tools.contract.provider",
     "proxy.tools.agents.agent",
     "proxy.tools.agents.report",
+    "proxy.tools.programs.engine",
+    "proxy.tools.programs.stubs",
     "proxy.tools.searching.index",
     "proxy.tools.searching.listing",
     "proxy.tools.searching.patterns",
@@ -329,7 +331,9 @@ MADE_OF_DATA: dict[str, str] = {
     "proxy.relay.memory.hidden.agent_turns.AgentTurn": "what is kept of one turn of an agent",
     "proxy.relay.memory.hidden.turns.LastTurn": "what is kept of one turn",
     "proxy.relay.memory.hidden.turns.Restored": "what was put back into one request",
+    "proxy.relay.memory.programs.ProgramState": "what is kept of one program that waits",
     "proxy.relay.nested.RunEnd": "what one run came to",
+    "proxy.relay.run.parents.Parent": "what a call with a run of its own gets from the run that made it",
     "proxy.relay.run.run._Turn": "what is counted of one turn",
     "proxy.relay.run.state.TurnProgress": "how far one turn is, as data",
 }

@@ -159,7 +159,7 @@ def check(
     from proxy.telemetry.log.setup import configure_logging
 
     # The check reports what the log would warn about, such as a refused key. Once is enough.
-    configure_logging(level="error", secrets=loaded.secrets())
+    configure_logging(level="error", secrets=loaded.log_secrets())
     if common.run_async(checking.check_composed(loaded, probing=probe, known=faults)):
         raise typer.Exit(1)
 
@@ -203,7 +203,7 @@ def doctor(
     from proxy.commands.doctor.doctor import doctor as examine
     from proxy.telemetry.log.setup import configure_logging
 
-    configure_logging(level="error", secrets=loaded.secrets())
+    configure_logging(level="error", secrets=loaded.log_secrets())
     try:
         status = common.run_async(
             examine(

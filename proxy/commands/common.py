@@ -91,7 +91,7 @@ def start_logging(config: "Config", *, worker: int = 0, serves: bool = False) ->
     if serves:
         queue_output()
     configure_logging(
-        format=log_format(config), level=config.log.level, secrets=config.secrets(), worker=worker
+        format=log_format(config), level=config.log.level, secrets=config.log_secrets(), worker=worker
     )
 
 
@@ -110,7 +110,7 @@ def load_quietly(given: Path | None, *, need_secrets: bool | str = True) -> "Con
     from proxy.telemetry.log.setup import configure_logging
 
     loaded = load(given, need_secrets=need_secrets)
-    configure_logging(level="error", secrets=loaded.secrets())
+    configure_logging(level="error", secrets=loaded.log_secrets())
     return loaded
 
 

@@ -166,6 +166,20 @@ class ToolsConfig(Section):
     search_finds: int = Field(
         default=5, ge=1, le=20, description="Largest number of tools that one search finds."
     )
+    programs: Literal["auto", "on", "off"] = Field(
+        default="off",
+        description='Whether models write programs that call server tools, in one call each: "on", "off", '
+        'or "auto" for requests whose models would otherwise search. Needs the extra programs.',
+    )
+    programs_timeout_s: Seconds = Field(
+        default=60, description="Seconds that a program may take, with its calls."
+    )
+    programs_compute_s: Annotated[float, Field(gt=0, le=60, allow_inf_nan=False)] = Field(
+        default=5, description="Seconds that a program may compute, without its calls."
+    )
+    programs_memory: int = Field(
+        default=64 * 2**20, ge=2**20, le=2**29, description="Bytes of memory that a program may use."
+    )
     aliases: Annotated[dict[str, str], AfterValidator(check_aliases)] = Field(
         default={},
         description="If a client declares a function of this name, run this server tool in its place.",
@@ -291,11 +305,7 @@ class Config(Section):
         return {name: upstream.key_setting(name) for name, upstream in self.upstreams.items()}
 
     def secrets(self) -> tuple[str, ...]:
-        """Return the value of every resolved secret, for the log's mask. Handle with care.
-
-        One that is a word of a setting's name is left out: its mask would hide which setting a line advises
-        to change, and so tell everybody the secret.
-        """
+        """Return the value of every resolved secret, to find and mask them. Handle with care."""
         storage = self.limits.storage
         secrets: list[Secret | None] = [self.store.seal_key, *self.store.old_seal_keys]
         secrets += [self.approvals.webhook_secret, *(key.secret for key in self.keys.values())]
@@ -310,11 +320,15 @@ class Config(Section):
         values += [self._start_token] if self._start_token else []
         if isinstance(storage, str) or storage.resolved:
             values += passwords_in(self.limits.storage_url)
-        own_words = self._own_words()
-        return tuple(each for each in (*values, *passwords_in(self.store.url)) if each not in own_words)
+        return (*values, *passwords_in(self.store.url))
 
-    def _own_words(self) -> set[str]:
-        """Return the names of sections and settings, and the words of these."""
+    def log_secrets(self) -> tuple[str, ...]:
+        """Return the secrets that the log masks: all but those that are words of a setting's name.
+
+        The mask of such a word would hide which setting a line advises to change, and tell everybody the
+        secret.
+        """
         tables = [self, *(each for _, each in self if isinstance(each, Section))]
         names = {name for table in tables for name in type(table).model_fields}
-        return names | {word for name in names for word in name.split("_")}
+        own_words = names | {word for name in names for word in name.split("_")}
+        return tuple(each for each in self.secrets() if each not in own_words)

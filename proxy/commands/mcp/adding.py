@@ -58,7 +58,7 @@ async def add_server(
     with _Draft(path, before, name) as draft:
         effects = dict.fromkeys(read_only, "read_only")
         config = draft.write([*reached, *_effects_line(effects)])
-        configure_logging(level="error", secrets=config.secrets())
+        configure_logging(level="error", secrets=config.log_secrets())
         pins = await current_pins(config)
         (look,) = await inspect_servers(config, {name: config.mcp.known()[name]}, pins)
         if not look.is_ready:

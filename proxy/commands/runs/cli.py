@@ -149,7 +149,7 @@ def runs_replay(
         )
     online = upstream is not None
     loaded = common.load(config, Options(upstream=upstream), need_secrets=online)
-    configure_logging(level="warning", secrets=loaded.secrets())
+    configure_logging(level="warning", secrets=loaded.log_secrets())
     replaying = replay.replay_run(loaded, run_id, online=online, model=model, as_json=as_json)
     common.run_or_fail(replaying)
 

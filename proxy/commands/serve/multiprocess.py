@@ -92,7 +92,7 @@ def _plan(file: Path | None, config: Config) -> ServePlan:
         notice_s=server.notice_s,
         log_format=common.log_format(config),
         log_level=config.log.level,
-        secrets=tuple(config.secrets()),
+        secrets=config.log_secrets(),
         files=files,
         folders=folders,
     )

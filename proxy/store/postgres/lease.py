@@ -28,6 +28,9 @@ tried again after a tenth."""
 _ANSWER_S: Final = 2.0
 """Seconds to wait for the database, until the next try uses another connection."""
 
+_END_S: Final = 4.0
+"""Seconds that it may take to end leases that are over; the own lease is not renewed meanwhile."""
+
 _GAP: Final = 0.25
 """The part of a lease after which a process that did not reach the database may have missed an outage."""
 _COME_BACK: Final = 0.6
@@ -107,7 +110,10 @@ class OwnerLease:
         try:
             async with asyncio.timeout(_ANSWER_S), self._connections.lend() as connection:
                 await self._renew(connection)
-                await self._look(connection)
+                may_end = await self._look(connection)
+            if may_end:
+                async with asyncio.timeout(_END_S), self._connections.lend() as connection:
+                    await self._end(connection)
         except (StoreError, *DRIVER_ERRORS):
             return
 
@@ -120,14 +126,17 @@ class OwnerLease:
             self._minute_at = begun
             await self._each_minute(connection)
 
-    async def _look(self, connection: Connection) -> None:
-        """End the leases that are over, unless that may be the fault of an outage."""
+    async def _look(self, connection: Connection) -> bool:
+        """Return whether leases are over, and that cannot be the fault of an outage."""
         any_over = self._looks and await connection.fetchval(_ANY_OVER)
         now = time.monotonic()
         if now - self._reached_at > self._lasts_s * _GAP:
             self._back_at = now
         self._reached_at = now
-        if any_over and now - self._back_at >= self._lasts_s * _COME_BACK:
-            async with connection.transaction():
-                await connection.execute(_END, self._now(), self.row[0])
-                await self._interrupt(connection)
+        return bool(any_over) and now - self._back_at >= self._lasts_s * _COME_BACK
+
+    async def _end(self, connection: Connection) -> None:
+        """End the leases that are over, and what their owners left open."""
+        async with connection.transaction():
+            await connection.execute(_END, self._now(), self.row[0])
+            await self._interrupt(connection)

@@ -301,6 +301,7 @@ class PostgresStore(SqlStore):
         if not self._reap or self._ring.id is None:
             return
         async with connection.transaction():
+            await connection.execute("SET LOCAL lock_timeout = '5s'")  # Many servers may start at once.
             await connection.execute("LOCK TABLE seal_keys IN SHARE ROW EXCLUSIVE MODE")
             if await self._foreign_keys(connection) == []:
                 await connection.execute(

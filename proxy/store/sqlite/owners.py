@@ -89,7 +89,8 @@ def refuse_older(database: Path) -> None:
     if not database.exists():
         return
     hosts: list[str] = []
-    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(database)) as db:
+    source = f"{database.absolute().as_uri()}?mode=ro"
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(source, uri=True)) as db:
         (version,) = db.execute("PRAGMA user_version").fetchone()
         # Older records do not say which schema a process knows: it is one of theirs.
         known = "schema" if version >= OLDEST_BESIDE else "0"

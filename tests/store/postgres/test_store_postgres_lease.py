@@ -3,18 +3,21 @@
 import asyncio
 import contextlib
 import signal
+import socket
 import subprocess
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
-from store_postgres import fetch
+from store_postgres import fetch, network_to
 from store_records import T0, invocation, run, spawn
 from waiting import PATIENCE_S, until
 
 pytest.importorskip("asyncpg")
 
+from proxy.base.errors import StoreUnavailable
 from proxy.store.base import RunFilter
+from proxy.store.options import StoreOptions
 from proxy.store.postgres.db import connect
 from proxy.store.postgres.lease import LEASE_S
 from proxy.store.postgres.migrate import migrate_postgres
@@ -104,13 +107,54 @@ async def test_a_process_that_stands_still_loses_its_lease_and_takes_it_again(
         await until(is_back)
 
 
+async def test_a_dead_network_costs_no_more_than_a_dead_process(
+    make_postgres: Make, postgres_url: str
+) -> None:
+    """Rule R1: a host that is cut off, while the server sees its connections open, loses its lease; its calls
+    with effects are refused meanwhile. When the network is back, it takes the lease again."""
+    await migrate_postgres(postgres_url)
+    async with network_to(postgres_url) as (wire, url):
+        cut_off = PostgresStore(url, StoreOptions(lock_timeout_s=1.0), lease_s=2.0)
+        await cut_off.start()
+        cut_off.put_run(run())
+        await cut_off.open_invocation(invocation(), durable=True)
+        await make_postgres(reap=True, lease_s=4.0).start()
+        wire.flows.clear()
+        await _becomes(postgres_url, "run_1", "interrupted")
+        with pytest.raises(StoreUnavailable):
+            await cut_off.open_invocation(invocation("inv_2"), durable=True)
+        wire.flows.set()
+        alive = "SELECT count(*) FROM owners WHERE ended_at IS NULL AND id = $1"
+
+        async def is_back() -> bool:
+            return await fetch(postgres_url, alive, cut_off._owner_id) == [(1,)]
+
+        await until(is_back)
+        await cut_off.aclose()
+
+
+async def test_connections_notice_a_dead_server(postgres_url: str) -> None:
+    """Each connection probes the server's machine, and ends before the lease of its process does."""
+    connection = await connect(postgres_url)
+    transport: asyncio.Transport = getattr(connection, "_transport")  # noqa: B009 - asyncpg declares no such name
+    sock: socket.socket = transport.get_extra_info("socket")
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    idle, interval, probes, user = [
+        sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, name))
+        for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
+    ]
+    await connection.close()
+    assert idle + interval * probes <= LEASE_S
+    assert 0 < user <= LEASE_S * 1000
+
+
 async def test_a_lock_that_a_dead_host_holds_delays_no_search(make_postgres: Make, postgres_url: str) -> None:
     """A row that a session still locks is passed over, and the others whose lease is over are ended."""
     await migrate_postgres(postgres_url)
     put = "INSERT INTO owners (id, pid, host, started_at, seen_at) VALUES ($1, 1, 'h', 1, 1)"
     for name in ("locked", "free"):
         await fetch(postgres_url, put, name)
-    holder = await connect(postgres_url)
+    holder = await connect(postgres_url, idle_in_transaction_session_timeout="0")
     async with holder.transaction():
         await holder.execute("SELECT 1 FROM owners WHERE id = 'locked' FOR UPDATE")
         await make_postgres(reap=True, lease_s=4.0).start()

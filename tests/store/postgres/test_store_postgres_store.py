@@ -1,7 +1,6 @@
 """The PostgreSQL store when the server, the network or another process fails."""
 
 import asyncio
-import contextlib
 import os
 import socket
 import subprocess
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 from closed_port import closed_port
-from store_postgres import SERVER, fetch, locked_table, need_postgres
+from store_postgres import SERVER, Network, fetch, locked_table, need_postgres, network_to
 from store_records import (
     APPROVED,
     CUT_OFF,
@@ -68,48 +67,11 @@ async def _sessions_end(url: str, store: PostgresStore) -> None:
     await fetch(url, "SELECT pg_terminate_backend(pid) FROM unnest($1::int[]) pid", pids)
 
 
-class _Network:
-    """A TCP relay to the server that a test can freeze, so that no byte passes."""
-
-    def __init__(self) -> None:
-        self.flows = asyncio.Event()
-        self.flows.set()
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Relay one connection in both directions."""
-        host, _, port = SERVER.rpartition("@")[2].partition("/")[0].partition(":")
-        there = await asyncio.open_connection(host, int(port or 5432))
-        for source, sink in ((reader, there[1]), (there[0], writer)):
-            task = asyncio.ensure_future(self._pipe(source, sink))
-            self._tasks.add(task)
-
-    async def _pipe(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while data := await source.read(65536):
-                await self.flows.wait()
-                sink.write(data)
-        sink.close()
-
-    async def aclose(self) -> None:
-        """End every connection."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
 @pytest.fixture
-async def network(postgres_url: str) -> AsyncIterator[tuple[_Network, str]]:
+async def network(postgres_url: str) -> AsyncIterator[tuple[Network, str]]:
     """A relay that a test can freeze, and the URL of the test's schema through it."""
-    wire = _Network()
-    server = await asyncio.start_server(wire.handle, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    user = SERVER.partition("://")[2].rpartition("@")[0]
-    path = postgres_url.rpartition("@")[2].partition("/")[2]
-    yield wire, f"postgresql://{user}@127.0.0.1:{port}/{path}"
-    server.close()
-    wire.flows.set()
-    await wire.aclose()
+    async with network_to(postgres_url) as made:
+        yield made
 
 
 async def test_what_one_process_wrote_another_reads(make_postgres: Make) -> None:
@@ -202,7 +164,7 @@ async def test_while_a_table_is_locked_nobody_waits_but_an_effect(
 
 
 async def test_a_network_that_swallows_everything_stops_no_stream(
-    network: tuple[_Network, str], monkeypatch: pytest.MonkeyPatch
+    network: tuple[Network, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a frozen network an effect times out, puts and finds still work, and the close ends."""
     wire, url = network

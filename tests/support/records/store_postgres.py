@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import contextlib
 import os
 import secrets
 import threading
@@ -80,3 +81,47 @@ async def locked_table(url: str, table: str) -> AsyncIterator[None]:
             yield
     finally:
         await holder.close()
+
+
+class Network:
+    """A TCP relay to the server that a test can freeze, so that no byte passes and no connection ends."""
+
+    def __init__(self) -> None:
+        self.flows = asyncio.Event()
+        self.flows.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Relay one connection in both directions."""
+        host, _, port = SERVER.rpartition("@")[2].partition("/")[0].partition(":")
+        there = await asyncio.open_connection(host, int(port or 5432))
+        for source, sink in ((reader, there[1]), (there[0], writer)):
+            task = asyncio.ensure_future(self._pipe(source, sink))
+            self._tasks.add(task)
+
+    async def _pipe(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await source.read(65536):
+                await self.flows.wait()
+                sink.write(data)
+        sink.close()
+
+    async def aclose(self) -> None:
+        """End every connection."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def network_to(url: str) -> AsyncIterator[tuple[Network, str]]:
+    """Run a relay to the server of a store's URL, and yield it with the URL through it."""
+    wire = Network()
+    server = await asyncio.start_server(wire.handle, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    user = SERVER.partition("://")[2].rpartition("@")[0]
+    path = url.rpartition("@")[2].partition("/")[2]
+    yield wire, f"postgresql://{user}@127.0.0.1:{port}/{path}"
+    server.close()
+    wire.flows.set()
+    await wire.aclose()
