@@ -80,6 +80,7 @@ RELAY_MAY_IMPORT = {
     "proxy.wires.wire",
     "proxy.wires.repairing",
     "proxy.wires.crossed",
+    "proxy.wires.crossed_links",
     "proxy.wires.profile",
     "proxy.wires.providers",
     "proxy.wires.text_calls.port",
@@ -163,7 +164,7 @@ KNOWS_REPLAY = {"proxy.upstreams.recorded.replay", "proxy.app.compose.upstreams"
 """Replay, and the module that chooses it; the settings, too, may name ``replay:`` as a ``base_url``."""
 
 SETTINGS = {
-    "proxy.config.settings",
+    "proxy.config.sections.upstreams",
     "proxy.config.addresses",
     "proxy.config.checks.rules",
 }
@@ -171,7 +172,6 @@ READS_CONFIG = COMPOSING
 
 LONG_FILES: dict[str, str] = {
     "proxy.base.error_codes": "every error code as data, with what it means",
-    "proxy.config.settings": "every setting as data, with the one line that explains it",
 }
 """Files that may be longer than 500 lines, and why."""
 
@@ -306,7 +306,8 @@ def test_only_the_composition_root_names_concrete_classes() -> None:
 
 def test_only_the_composition_root_and_the_commands_read_the_configuration() -> None:
     """Only the composition root and the commands read settings; other modules get values as arguments."""
-    settings = {"proxy.config.load", "proxy.config.settings"}
+    sections = {module for module in MODULES if module.startswith("proxy.config.sections.")}
+    settings = {"proxy.config.load", "proxy.config.settings", *sections}
     for module in MODULES:
         if settings & set(imports_of(module)) and module not in READS_CONFIG:
             own = module.startswith("proxy.config.")
