@@ -154,6 +154,7 @@ def test_every_key_of_the_contract_has_its_default() -> None:
         "seal": True,
         "seal_key": None,
         "old_seal_keys": (),
+        "max_clock_skew_s": 60.0,
         "synchronous": "normal",
         "history": True,
         "history_system": "clock",

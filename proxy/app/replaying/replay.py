@@ -31,6 +31,7 @@ from proxy.app.replaying.frozen import (
 )
 from proxy.base.errors import ConfigError
 from proxy.config.load import Config
+from proxy.config.sections.operation import UiConfig
 from proxy.config.settings import (
     AuthConfig,
     LimitsConfig,
@@ -40,7 +41,6 @@ from proxy.config.settings import (
     ToolsConfig,
     UpstreamConfig,
 )
-from proxy.config.ui import UiConfig
 from proxy.http.own_headers import HISTORY, TOOLS, TRACE
 from proxy.records.rows import KeptWire
 from proxy.server.connections.application import Application
