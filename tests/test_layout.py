@@ -80,6 +80,7 @@ RELAY_MAY_IMPORT = {
     "proxy.wires.wire",
     "proxy.wires.repairing",
     "proxy.wires.crossed",
+    "proxy.wires.crossed_links",
     "proxy.wires.profile",
     "proxy.wires.providers",
     "proxy.wires.text_calls.port",

@@ -32,7 +32,7 @@ from proxy.relay.offering.deferred import (
     defer,
     with_room_for,
 )
-from proxy.relay.offering.hosted import declared_tools, serving_tools, shown_with
+from proxy.relay.offering.hosted import NONE_BUT, declared_tools, refuse_hosted, serving_tools, shown_with
 from proxy.relay.offering.programs import ProgramRules
 from proxy.relay.offering.tool_limits import ANY_TOOLS, ToolLimits, too_many
 from proxy.relay.offering.wanted import Wanted
@@ -45,7 +45,6 @@ from proxy.wires.hosted.tools import HostedTool
 from proxy.wires.typed_tools.searching import ClientSearch
 
 RESERVED_PREFIX = "core__"
-_NONE_BUT = f"{TOOLS} is none, but the body {{}}. Leave one of the two out."
 _MAX_BYTES = 16 << 20
 """The most bytes of offers that are cached for a catalog: a few for each selection, and selections are
 few."""
@@ -208,7 +207,7 @@ def decide(
     wanted, shown, asked = _with_body(request, selection, wanted)
     nothing = _nothing(request, limits, search, Offer(withheld=withheld, shown=shown))
     if wanted is not None and not wanted.every and not wanted.names:
-        _refuse_hosted(request)
+        refuse_hosted(request)
         return nothing
     chosen = _chosen(available, rules, wanted)
     replaced = _replaced(request, available, rules)
@@ -336,15 +335,8 @@ def _joined(choice: Choice, wanted: Wanted | None) -> Wanted:
     if wanted.every:
         return wanted
     if not wanted.names:
-        raise RequestError(400, _NONE_BUT.format("chooses server tools"), param=TOOLS)
+        raise RequestError(400, NONE_BUT.format("chooses server tools"), param=TOOLS)
     return Wanted(names=tuple(sorted(choice.ids.union(wanted.names))))
-
-
-def _refuse_hosted(request: ClientRequest) -> None:
-    """Raise :class:`RequestError` if a request without server tools declares a provider's tool that needs
-    one."""
-    if request.chosen.hosted:
-        raise RequestError(400, _NONE_BUT.format(f"declares {request.chosen.hosted[0][0].kind}"), param=TOOLS)
 
 
 def is_reserved(name: str, offer: Offer, request: ClientRequest) -> bool:

@@ -129,6 +129,34 @@ async def test_max_uses() -> None:
     assert decisions.count("refused: max_uses of the request") == 1
 
 
+async def test_a_forced_search_of_chat_options() -> None:
+    """A choice of the search means that of web_search_options, too."""
+    async with serving_models(CALLS, native=(), hosts_search=True) as (proxy, models):
+        body = {
+            "model": "gpt-4o-mini",
+            "messages": QUESTION,
+            "web_search_options": {},
+            "tool_choice": {"type": "web_search"},
+        }
+        answer = await proxy.ask(body)
+        first, second = (one.payload for one in models["gpt-4o-mini"].asked)
+    assert answer.status == 200
+    assert first["tool_choice"] == {"type": "function", "function": {"name": "web_search"}}
+    assert second.get("tool_choice", "auto") == "auto"
+
+
+async def test_calls_that_wait_count_for_max_uses() -> None:
+    """A call that waits for an approval is one of those that max_uses allows; further ones are refused."""
+    needed: dict[str, Any] = {"policy": {"approve": ("web__search",)}, "approvals": {"enabled": True}}
+    async with serving_models(CALLS, native=(), hosts_search=True, **needed) as (proxy, models):
+        models["gpt-4o-mini"].repeats = 2
+        answer = await proxy.ask(asked(MESSAGES, {**OF_MESSAGES, "max_uses": 1}), HEADERS, path=MESSAGES)
+    use, result, note = answer.json["content"]
+    assert use["input"] == SEARCH
+    assert result["content"]["error_code"] == "max_uses_exceeded"
+    assert "approv" in note["text"]
+
+
 async def test_each_request_has_its_own_declaration() -> None:
     """What requests are offered is cached; their limits, forms and domains are those of each declaration."""
     async with serving_models(CALLS, native=(), hosts_search=True) as (proxy, models):
