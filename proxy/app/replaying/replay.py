@@ -30,6 +30,7 @@ from proxy.app.replaying.frozen import (
     parse_run,
 )
 from proxy.base.errors import ConfigError
+from proxy.base.events import RUN_PROGRAM
 from proxy.config.load import Config
 from proxy.config.sections.operation import UiConfig
 from proxy.config.settings import (
@@ -173,6 +174,8 @@ class Kind(Struct, frozen=True):
 
 def _asked_nothing(detail: RunDetail, taped: Taped | None) -> str:
     """Return why there is nothing to replay, or an empty string if a model was asked."""
+    if detail.run.agent == RUN_PROGRAM:
+        return "this is the run of a program; replay the run that called it"
     if not detail.turns and not detail.run.model:
         return "this run is a direct call of a tool: no model was asked, so there is nothing to replay"
     if detail.run.status == "suspended" and taped is not None and not taped.cut and not wire_of(taped):
