@@ -1,7 +1,7 @@
 """Programs: one call of a model runs code that calls tools, each through the runner."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,14 @@ from raw_upstream import RawUpstream
 from rich.console import Console
 from running_proxy import Proxy, make_config, running
 
+from proxy.api.admin.json_output import detail_to_json
+from proxy.base.errors import ConfigError
 from proxy.base.events import RUN_PROGRAM
 from proxy.commands.runs.text_output import render_detail
 from proxy.records.rows import RunRecord
 from proxy.store.base import RunDetail, RunFilter
-from proxy.tools.programs.engine import Binding, ProgramLimits
-from proxy.tools.programs.monty import MontyEngine
+from proxy.tools.programs.engine import Binding, ProgramCall, ProgramLimits, Step
+from proxy.tools.programs.monty import MontyEngine, check_installed
 
 ECHO, BUY = "probe_tools__echo", "probe_tools__buy"
 QUESTION: Any = {"role": "user", "content": "Find it out."}
@@ -172,6 +174,9 @@ async def test_runs_show_has_the_calls_of_a_program_below_it(watch: Watch) -> No
     text = console.export_text()
     assert f"{program.run.id} (program)" in text
     assert text.index(RUN_PROGRAM) < text.index("      " + ECHO) < text.index("      " + BUY)
+    shown_as_json = detail_to_json(root)
+    assert [row["tool"] for row in shown_as_json["inner_calls"]] == [ECHO, BUY]
+    assert shown_as_json["agent_runs"][0]["parent_call"] == root.invocations[0].id
     own = Console(width=200, record=True)
     render_detail(own, program, content=True)
     shown = own.export_text()
@@ -196,3 +201,65 @@ async def test_the_tutorial_runs() -> None:
     finally:
         await session.close()
     assert (done.printed, done.result) == ("Lisbon\n", "null")
+
+
+def test_a_missing_engine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the extra, the fault names the setting, the library and the command that installs it."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError) as fault:
+        check_installed()
+    assert str(fault.value).startswith("tools.programs: needs pydantic-monty, which is not installed")
+    assert "pip install '.[programs]'" in str(fault.value)
+
+
+async def test_other_engines_fit_the_port(watch: Watch) -> None:
+    """The steps of a program need nothing of an engine but its port: this one reads calls from JSON."""
+    models = Models({"m": writes(json.dumps([[ECHO, "a"], [BUY, "b"]]))})
+    async with served(models) as proxy:
+        runs: Any = proxy.services.links.programs
+        runs._run._engine = ListEngine()
+        assert await said(proxy) == '["ran","ran"]'
+        _, (program,) = await runs_of(proxy)
+    assert watch.started == ["echo", "buy"]
+    assert [row.turn for row in program.invocations] == [1, 2]
+
+
+class ListEngine:
+    """An engine whose programs are lists of calls, made one after the other."""
+
+    def session(self) -> "ListSession":
+        """Return a session."""
+        return ListSession()
+
+
+class ListSession:
+    """A program that is a list."""
+
+    def __init__(self) -> None:
+        self._calls: list[list[str]] = []
+        self._done = 0
+
+    async def start(self, code: str, tools: Mapping[str, Binding], state: bytes = b"") -> Step:
+        """Begin with the first call, or go on from a state."""
+        self._calls, self._done = json.loads(state or json.dumps([json.loads(code), 0]))
+        return self._next()
+
+    def _next(self) -> Step:
+        if self._done == len(self._calls):
+            return Step(result=json.dumps(["ran"] * self._done))
+        tool, given = self._calls[self._done]
+        name = "text" if tool == ECHO else "what"
+        return Step([ProgramCall(self._done, tool, json.dumps({name: given}))])
+
+    async def resume(self, results: Mapping[int, str]) -> Step:
+        """Go on with the next call."""
+        assert json.loads(results[self._done])["ok"]
+        self._done += 1
+        return self._next()
+
+    async def dump(self) -> bytes:
+        """Return the list, and how far it has come."""
+        return json.dumps([self._calls, self._done]).encode()
+
+    async def close(self) -> None:
+        """Do nothing: there is no process."""
