@@ -70,7 +70,11 @@ def fill(path: Path, runs: int = RUNS, invocations: int = INVOCATIONS) -> None:
         ).fetchall()
         for kind, name, _ in apart:
             db.execute(f"DROP {kind} {name}")
-        db.execute("INSERT OR IGNORE INTO owners VALUES (?, 1, 'bench', NULL, 0, 0, 1)", (_OWNER,))
+        db.execute(
+            "INSERT OR IGNORE INTO owners (id, pid, host, started_at, seen_at, ended_at) "
+            "VALUES (?, 1, 'bench', 0, 0, 1)",
+            (_OWNER,),
+        )
         _insert(db, "runs", 20, _runs(runs), "trace", "prompt_hash")
         _insert(db, "turns", 10, _turns(runs))
         _insert(db, "tool_invocations", 18, _invocations(runs, invocations))

@@ -80,6 +80,7 @@ RELAY_MAY_IMPORT = {
     "proxy.wires.wire",
     "proxy.wires.repairing",
     "proxy.wires.crossed",
+    "proxy.wires.crossed_links",
     "proxy.wires.profile",
     "proxy.wires.providers",
     "proxy.wires.text_calls.port",
@@ -108,6 +109,8 @@ RELAY_MAY_IMPORT = {
     "proxy.tools.contract.provider",
     "proxy.tools.agents.agent",
     "proxy.tools.agents.report",
+    "proxy.tools.programs.engine",
+    "proxy.tools.programs.stubs",
     "proxy.tools.searching.index",
     "proxy.tools.searching.listing",
     "proxy.tools.searching.patterns",
@@ -146,6 +149,7 @@ ABSTRACT = (
         "proxy.tools.mcp.servers",
         "proxy.http.rules",
         "proxy.upstreams.recorded.format",
+        "proxy.upstreams.recorded.scrubbing",
         "proxy.wires.turn.digest",
         "proxy.wires.mcp.messages",
         "proxy.wires.registry.named_models",
@@ -160,7 +164,7 @@ KNOWS_REPLAY = {"proxy.upstreams.recorded.replay", "proxy.app.compose.upstreams"
 """Replay, and the module that chooses it; the settings, too, may name ``replay:`` as a ``base_url``."""
 
 SETTINGS = {
-    "proxy.config.settings",
+    "proxy.config.sections.upstreams",
     "proxy.config.addresses",
     "proxy.config.checks.rules",
 }
@@ -168,7 +172,6 @@ READS_CONFIG = COMPOSING
 
 LONG_FILES: dict[str, str] = {
     "proxy.base.error_codes": "every error code as data, with what it means",
-    "proxy.config.settings": "every setting as data, with the one line that explains it",
 }
 """Files that may be longer than 500 lines, and why."""
 
@@ -303,7 +306,8 @@ def test_only_the_composition_root_names_concrete_classes() -> None:
 
 def test_only_the_composition_root_and_the_commands_read_the_configuration() -> None:
     """Only the composition root and the commands read settings; other modules get values as arguments."""
-    settings = {"proxy.config.load", "proxy.config.settings"}
+    sections = {module for module in MODULES if module.startswith("proxy.config.sections.")}
+    settings = {"proxy.config.load", "proxy.config.settings", *sections}
     for module in MODULES:
         if settings & set(imports_of(module)) and module not in READS_CONFIG:
             own = module.startswith("proxy.config.")
@@ -329,7 +333,9 @@ MADE_OF_DATA: dict[str, str] = {
     "proxy.relay.memory.hidden.agent_turns.AgentTurn": "what is kept of one turn of an agent",
     "proxy.relay.memory.hidden.turns.LastTurn": "what is kept of one turn",
     "proxy.relay.memory.hidden.turns.Restored": "what was put back into one request",
+    "proxy.relay.memory.programs.ProgramState": "what is kept of one program that waits",
     "proxy.relay.nested.RunEnd": "what one run came to",
+    "proxy.relay.run.parents.Parent": "what a call with a run of its own gets from the run that made it",
     "proxy.relay.run.run._Turn": "what is counted of one turn",
     "proxy.relay.run.state.TurnProgress": "how far one turn is, as data",
 }

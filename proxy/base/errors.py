@@ -224,15 +224,22 @@ class ToolFailure(ToolRelayError):
     """A refusal or failure that a tool raises, with a message that is safe for the model to read.
 
     Any other exception becomes ``execution_failed``, with a message that says nothing about the cause.
-    ``transient`` says that the same call may succeed a moment later.
+    ``transient`` says that the same call may succeed a moment later.  ``untrusted`` has the sources of
+    untrusted text in the message, empty for none.
     """
 
     def __init__(
-        self, message: str, *, code: ToolErrorCode = "execution_failed", transient: bool = False
+        self,
+        message: str,
+        *,
+        code: ToolErrorCode = "execution_failed",
+        transient: bool = False,
+        untrusted: str = "",
     ) -> None:
         self.message = str(message)
         self.code: ToolErrorCode = code
         self.transient = transient
+        self.untrusted = untrusted
         super().__init__(self.message)
 
 

@@ -100,6 +100,13 @@ class FinishWords(Struct, frozen=True):
 SEARCH_TOOLS: Final = "core__search_tools"
 """The tool that finds tools.  The proxy offers it itself, so no setting of the policy has to allow it."""
 
+RUN_PROGRAM: Final = "core__run_program"
+"""The tool that runs programs.  The proxy offers it itself, too."""
+
+PROXY_TOOLS: Final[Mapping[str, str]] = {SEARCH_TOOLS: "tools.search", RUN_PROGRAM: "tools.programs"}
+"""The tools that the proxy offers by itself, with the setting of each.  They reach nothing but what the
+request offers."""
+
 
 GENERATE_IMAGE: Final = "images__generate"
 """The tool that makes images.  It is offered only to clients that see them, or by its name."""

@@ -27,7 +27,8 @@ from proxy.relay.memory.prompt_hash import prompt_hash
 from proxy.relay.memory.references import item_not_found
 from proxy.relay.nested import AgentAsking, Purse
 from proxy.relay.offering.hosted import Containing, contained_tools
-from proxy.relay.offering.offer import Offer, OfferRules, Offers, guard, is_reserved, with_required_approvals
+from proxy.relay.offering.narrowing import with_required_approvals
+from proxy.relay.offering.offer import Offer, OfferRules, Offers, guard, is_reserved
 from proxy.relay.offering.tool_limits import NO_TOOLS, ToolLimits, limits_of
 from proxy.relay.offering.wanted import Wanted
 from proxy.relay.passing.metering import price_of
@@ -45,7 +46,7 @@ from proxy.relay.run.job import (
     ToolAccess,
     UpstreamSide,
 )
-from proxy.relay.run.parents import Parent, Parents, can_hold_turn
+from proxy.relay.run.parents import Parent, Parents, ProgramAccess, can_hold_turn
 from proxy.relay.run_memory import RunMemory
 from proxy.relay.typed_tools import naming_as_declared, with_functions
 from proxy.tools.running.ledger import NO_KEY, RequestKey, RunLedger
@@ -305,8 +306,7 @@ class Planner:
         if not self._approvals.enabled:
             return None
         ask, request, upstream = planning.ask, draft.request, draft.route.served.upstream.name
-        permissions = ask.access.permissions
-        selection = permissions.selections[upstream]
+        selection = (permissions := ask.access.permissions).selections[upstream]
 
         async def settle(ids: Sequence[str], untrusted: str) -> ApprovalOutcomes:
             ledger = RunLedger()
@@ -314,6 +314,7 @@ class Planner:
                 ledger.mark_untrusted(untrusted)
             budgets = self._budgets.within(request.max_calls)
             planning.purse = planning.purse or Purse.of(budgets, time.monotonic)
+            access = ProgramAccess(permissions.policies[upstream], selection.catalog)
             parent = Parent(
                 ask,
                 request.model,
@@ -323,14 +324,10 @@ class Planner:
                 asking=AgentAsking(
                     selection.asks and draft.is_person and can_hold_turn(request), keeps=request.may_store
                 ),
+                access=access,
             )
-            resuming = Resuming(
-                ask.identity,
-                permissions.policies[upstream],
-                selection.catalog,
-                ask.access.meter,
-                lambda agent: self._parents.continuing(agent, parent),
-            )
+            within = partial(self._parents.continuing, parent=parent)
+            resuming = Resuming(ask.identity, access.policy, access.catalog, ask.access.meter, within)
             return await self._approvals.settle(ids, resuming)
 
         return settle

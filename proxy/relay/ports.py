@@ -10,6 +10,7 @@ from proxy.relay.offering.offer import Offer
 from proxy.relay.routing.router import Route
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.crossed import Crossing
+from proxy.wires.crossed_links import CitingWire
 from proxy.wires.text_calls.port import text_call_port
 from proxy.wires.text_calls.rules import TextCallRules
 from proxy.wires.upstream_port import UpstreamPort
@@ -42,7 +43,7 @@ def port_of(
     searched for calls.
     """
     if not route.wire and rules is None:
-        return wire
+        return CitingWire(wire, request) if request.chosen.hosted else wire
     upstream = wires[route.wire] if route.wire else wire
     strict, profile = route.served.strict_bridge, route.served.profiles.of(upstream.dialect.wire, route.model)
     port: UpstreamPort

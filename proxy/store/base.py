@@ -111,7 +111,8 @@ class UsageRow(Struct, frozen=True):
 class RunDetail(Struct, frozen=True):
     """One run with all rows that belong to it, each sequence in order.
 
-    ``children`` are the runs of its agents. ``continued_by`` are the first runs that continue it.
+    ``children`` are the runs of its agents and programs, ``inner_calls`` the calls of its programs.
+    ``continued_by`` are the first runs that continue it.
     ``taken_over_by`` is the id of the run that took over its background response, or empty.
     """
 
@@ -123,6 +124,7 @@ class RunDetail(Struct, frozen=True):
     children: Sequence[RunRecord] = ()
     continued_by: Sequence[RunRecord] = ()
     taken_over_by: str = ""
+    inner_calls: Sequence[ToolInvocationRecord] = ()
 
 
 class CalledTool(Struct, frozen=True):

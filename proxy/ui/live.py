@@ -32,17 +32,11 @@ class Live:
     """Sends events to each page. ``still_valid`` returns whether a session is still valid."""
 
     def __init__(
-        self,
-        feed: Feed,
-        still_valid: Callable[[UiSession], Awaitable[bool]],
-        draining: Draining,
-        *,
-        comment_s: float = _COMMENT_S,
+        self, feed: Feed, still_valid: Callable[[UiSession], Awaitable[bool]], draining: Draining
     ) -> None:
         self._feed = feed
         self._still_valid = still_valid
         self._draining = draining
-        self._comment_s = comment_s
         self._open: Counter[str] = Counter()
 
     async def answer(self, request: UiRequest) -> web.StreamResponse:
@@ -90,7 +84,7 @@ class Live:
         wake = listener.woken.set
         self._draining.watch(wake)
         loop = asyncio.get_running_loop()
-        check_at = loop.time() + self._comment_s
+        check_at = loop.time() + _COMMENT_S
         try:
             hello = f'{{"cursor":"{self._feed.cursor}","poll_s":{POLL_S}}}'
             await client.write(f"retry: 2000\nevent: hello\ndata: {hello}\n\n".encode())
@@ -113,7 +107,7 @@ class Live:
                         await client.write(_framed("end", '{"code":"not_signed_in"}', ""))
                         return
                     await client.write(b": \n\n")
-                    check_at = loop.time() + self._comment_s
+                    check_at = loop.time() + _COMMENT_S
         finally:
             self._draining.unwatch(wake)
             self._feed.leave(listener)

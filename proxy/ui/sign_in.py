@@ -28,16 +28,15 @@ class _Failures:
     length that the configuration demands.
     """
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self._began = now()
+    def __init__(self) -> None:
+        self._began = time.monotonic()
         self._count: dict[str, int] = {}
 
     def add(self, address: str) -> None:
         """Count a failure; raise :class:`~proxy.base.errors.RequestError` (429) if there were too many."""
-        left = self._began + _WINDOW_S - self._now()
+        left = self._began + _WINDOW_S - time.monotonic()
         if left <= 0:
-            self._began, self._count, left = self._now(), {}, _WINDOW_S
+            self._began, self._count, left = time.monotonic(), {}, _WINDOW_S
         failed = self._count.get(address, 0)
         if failed >= _MOST_FAILURES or sum(self._count.values()) >= _MOST_OF_ALL:
             raise RequestError(
@@ -53,16 +52,10 @@ class _Failures:
 class SignIn:
     """Answers ``/ui/api/session``. ``facts`` returns what the page gets in addition to the session."""
 
-    def __init__(
-        self,
-        sessions: Sessions,
-        facts: Callable[[UiSession], dict[str, Any]],
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, sessions: Sessions, facts: Callable[[UiSession], dict[str, Any]]) -> None:
         self._sessions = sessions
         self._facts = facts
-        self._failures = _Failures(monotonic)
+        self._failures = _Failures()
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.ui")
 
     async def session(self, request: EdgeRequest) -> UiSession:

@@ -1,8 +1,8 @@
-"""Reads an upstream of another dialect, and encodes its events as frames of the client's dialect."""
+"""Encodes the events of an upstream as frames of the client's dialect: all, or from the first change on."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final, Protocol
 
 from msgspec import structs
 
@@ -10,6 +10,9 @@ from proxy.base.errors import UpstreamError
 from proxy.base.events import (
     FinishReason,
     Frame,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
     ToolCallFinished,
     ToolCallStarted,
     TurnEvent,
@@ -19,6 +22,8 @@ from proxy.base.events import (
 )
 from proxy.wires.client_port import TurnEncoder
 from proxy.wires.upstream_port import ForwardingReader, TurnReader
+
+_TEXTS: Final = (TextDelta, ReasoningDelta, RefusalDelta)
 
 
 class CrossedReader(ForwardingReader):
@@ -107,6 +112,101 @@ class CrossedReader(ForwardingReader):
             if (failure := _failure(event)) is not None:
                 raise _upstream_error(failure)
         return self._encoder.encode_reply(self._named(frame))
+
+
+class PassingReader(TurnReader, Protocol):
+    """A reader whose frames are the upstream's own until it has changed one.
+
+    Then it is ``rewritten``; ``passed`` is the number of frames, of those returned last, that came before.
+    """
+
+    passed: int
+
+
+class ContinuedReader(ForwardingReader):
+    """A reader whose frames are the upstream's own up to the first that the ``reader`` in it has changed.
+
+    From there on an encoder of the same dialect continues the response that the client already has in part.
+    """
+
+    left_out = ()
+    _reader: PassingReader
+
+    def __init__(self, reader: PassingReader, encoder: Callable[[], TurnEncoder]) -> None:
+        super().__init__(reader)
+        self._make_encoder = encoder
+        self._crossed: CrossedReader | None = None
+        self._marks: list[tuple[Frame, str]] = []
+        self._texts: list[str] = []
+        self._members: Collection[str] = ()
+        self._last = Frame(b"")
+
+    @property
+    def has_unread(self) -> bool:
+        return self._reader.has_unread if self._crossed is None else self._crossed.has_unread
+
+    def feed(
+        self, chunk: bytes, *, together: bool = False, most: int = 0, large: bool = False
+    ) -> list[Frame]:
+        return self._going_on(self._reader.feed(chunk, most=most, large=large))
+
+    def _going_on(self, frames: list[Frame]) -> list[Frame]:
+        """Return the upstream's own frames up to the first change, and the encoder's frames from then on."""
+        if self._crossed is not None:
+            return self._crossed.take(frames)
+        passed = self._reader.passed
+        for frame in frames[:passed]:
+            self._note(frame)
+        if not self._reader.rewritten:
+            return frames
+        return [*frames[:passed], *self._take_over().take(frames[passed:])]
+
+    def _note(self, frame: Frame) -> None:
+        """Record what part of the response the client has."""
+        events, payload = frame.events, frame.payload
+        is_text = len(events) == 1 and isinstance(events[0], _TEXTS)
+        if payload is not None and not (is_text and payload.keys() == self._members):
+            self._marks.append((frame, "".join(self._texts)))
+            self._texts.clear()
+            self._members = payload.keys() if is_text else ()
+        self._last = frame
+        self._texts += [event.text for event in events if type(event) is TextDelta]
+
+    def _take_over(self) -> CrossedReader:
+        """Continue with an encoder, after reporting to it what the client has."""
+        encoder = self._make_encoder()
+        for frame, text in self._marks:
+            encoder.note_forwarded(frame, text)
+        if not (self._marks and self._marks[-1][0] is self._last):
+            encoder.note_forwarded(self._last, "".join(self._texts))
+        elif self._texts:
+            encoder.note_forwarded(Frame(b""), "".join(self._texts))
+        self._marks.clear()
+        self._crossed = CrossedReader(self._reader, encoder, {})
+        return self._crossed
+
+    def close(self) -> list[Frame]:
+        if self._crossed is not None:
+            return self._crossed.close()
+        frames = self._reader.close()
+        if not self._reader.rewritten:
+            return frames
+        # The turn ends here, so the encoder must also write its end now.
+        passed = self._reader.passed
+        for frame in frames[:passed]:
+            self._note(frame)
+        return [*frames[:passed], *self._take_over().end(frames[passed:])]
+
+    def read_reply(self, body: bytes) -> Frame:
+        frame = self._reader.read_reply(body)
+        if not self._reader.rewritten:
+            return frame
+        self._marks.append((frame, ""))
+        return self._take_over().take_reply(frame)
+
+    @property
+    def rewritten(self) -> bool:
+        return self._reader.rewritten
 
 
 def _called(event: TurnEvent, names: Mapping[str, str]) -> TurnEvent:

@@ -5,7 +5,7 @@ all turns, and a :class:`TurnReader`, which reads a response. The relay knows no
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol
 
 from msgspec import Struct
@@ -315,6 +315,10 @@ class CitingPort(ABC):
     """A port whose answers cite the pages that server tools have found, where the model links to them."""
 
     __slots__ = ()
+
+    @abstractmethod
+    def cite_earlier(self, pages: Iterable[tuple[FoundPage, int]]) -> None:
+        """Cite these pages of earlier turns, too; each has the number that the model knows, 0 for none."""
 
     @abstractmethod
     def cite(self, pages: Sequence[FoundPage], conversation: Callable[[], bytes]) -> Mapping[str, int]:

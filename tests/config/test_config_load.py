@@ -126,6 +126,10 @@ def test_every_key_of_the_contract_has_its_default() -> None:
         "search_above_bytes": 65536,
         "search_shows": ("core__*",),
         "search_finds": 5,
+        "programs": "off",
+        "programs_timeout_s": 60.0,
+        "programs_compute_s": 5.0,
+        "programs_memory": 67108864,
         "aliases": {},
     }
     assert dumped["policy"] == {
@@ -150,6 +154,7 @@ def test_every_key_of_the_contract_has_its_default() -> None:
         "seal": True,
         "seal_key": None,
         "old_seal_keys": (),
+        "max_clock_skew_s": 60.0,
         "synchronous": "normal",
         "history": True,
         "history_system": "clock",

@@ -132,7 +132,7 @@ LINKED = f"\U0001f30a 河 e\u0301: the [Spree]({PAGES[0]}), the [Havel]({PAGES[1
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("name", ["gpt-4o-mini", "claude-opus-4-7", "qwen3"])
+@pytest.mark.parametrize("name", MODELS)
 async def test_citations_of_responses(name: str, streamed: bool) -> None:
     """A link to a page that was found is a url_citation over the link, in characters; others are not."""
     async with (
@@ -158,7 +158,7 @@ async def test_citations_of_responses(name: str, streamed: bool) -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("name", ["gpt-4o-mini", "qwen3", "gpt-5-2025-08-07"])
+@pytest.mark.parametrize("name", MODELS)
 async def test_citations_of_messages(name: str, streamed: bool) -> None:
     """A link to a page that was found is a citation of its block of text, and comes back without harm."""
     async with (
@@ -197,7 +197,7 @@ async def test_citations_of_messages(name: str, streamed: bool) -> None:
     ids=["options", "tool"],
 )
 async def test_chat(declared: dict[str, Any], name: str, streamed: bool) -> None:
-    """Chat shows no search; links to found pages are annotations, if the upstream speaks another dialect."""
+    """Chat shows no search; links to found pages are annotations."""
     async with (
         serving_models(CALLS, native=(), hosts_search=True) as (proxy, models),
         openai_at(proxy) as client,
@@ -216,12 +216,11 @@ async def test_chat(declared: dict[str, Any], name: str, streamed: bool) -> None
             message = (await client.chat.completions.create(**options)).choices[0].message
             text, notes = message.content or "", message.model_dump().get("annotations") or []
     assert text == LINKED
-    if name != "gpt-4o-mini":
-        cited = [note["url_citation"] for note in notes]
-        assert [LINKED[note["start_index"] : note["end_index"]] for note in cited] == [
-            f"[Spree]({PAGES[0]})",
-            f"[Havel]({PAGES[1]})",
-        ]
+    cited = [note["url_citation"] for note in notes]
+    assert [LINKED[note["start_index"] : note["end_index"]] for note in cited] == [
+        f"[Spree]({PAGES[0]})",
+        f"[Havel]({PAGES[1]})",
+    ]
     (found,) = models[name].results
     assert all(page in found for page in PAGES)
 
@@ -230,7 +229,7 @@ MARKED = "\U0001f30a 河 e\u0301: the Spree【{0}】, the Havel [{1}], `x[{0}]` 
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("name", ["gpt-4o-mini", "claude-opus-4-7", "qwen3"])
+@pytest.mark.parametrize("name", MODELS)
 async def test_markers_of_responses(name: str, streamed: bool) -> None:
     """A numbered marker becomes a link and a url_citation over it; numbers continue in the next request."""
     items: list[Any] = []
@@ -306,12 +305,14 @@ MIXED = {"web_search": SEARCH, "read": {"path": "a.txt"}}
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("name", MODELS)
 async def test_mixed_turns_of_messages(name: str, streamed: bool) -> None:
-    """A search and a call of the client's own tool in one turn: each side answers its own call."""
+    """A search and a call of the client's own tool in one turn: each side answers its own call, and the next
+    answer cites what was found."""
     messages: list[Any] = [{"role": "user", "content": QUESTIONS[0]}]
     async with (
         serving_models(MIXED, native=(), hosts_search=True) as (proxy, models),
         anthropic_at(proxy) as client,
     ):
+        models[name].answer = LINKED
         tools = [
             {"type": "web_search_20250305", "name": "web_search"},
             {"name": "read", "description": "Read a file", "input_schema": READ},
@@ -334,6 +335,8 @@ async def test_mixed_turns_of_messages(name: str, streamed: bool) -> None:
             ]
             messages.append({"role": "user", "content": results})
     assert reasons == ["tool_use", "end_turn"]
+    answer = [block for block in messages[3]["content"] if block["type"] == "text"]
+    assert [note["url"] for block in answer for note in block["citations"] or ()] == PAGES
     kinds = [block["type"] for block in messages[1]["content"] if block["type"] != "thinking"]
     assert sorted(kinds) == ["server_tool_use", "tool_use", "web_search_tool_result"]
     ours, theirs = models[name].results
@@ -344,12 +347,14 @@ async def test_mixed_turns_of_messages(name: str, streamed: bool) -> None:
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("name", MODELS)
 async def test_mixed_turns_of_responses(name: str, streamed: bool) -> None:
-    """A search and a call of the client's own function in one turn of Responses."""
+    """A search and a call of the client's own function in one turn of Responses; the next answer cites what
+    was found, also by its number."""
     items: list[Any] = [{"role": "user", "content": QUESTIONS[0]}]
     async with (
         serving_models(MIXED, native=(), hosts_search=True) as (proxy, models),
         openai_at(proxy) as client,
     ):
+        models[name].answer = "See 【2】."
         function = {"type": "function", "name": "read", "parameters": READ, "strict": False}
         options: dict[str, Any] = {"model": name, "input": items, "tools": [{"type": "web_search"}, function]}
         for _ in range(2):
@@ -365,7 +370,9 @@ async def test_mixed_turns_of_responses(name: str, streamed: bool) -> None:
                 if item.type == "function_call":
                     output = {"type": "function_call_output", "call_id": item.call_id, "output": "the file"}
                     items.append(output)
-        assert response.output_text == ANSWER
+        assert response.output_text == f"See [[2]]({PAGES[1]})."
+        (note,) = response.model_dump()["output"][-1]["content"][0]["annotations"]
+        assert note["url"] == PAGES[1]
     assert [item.get("type") for item in items].count("web_search_call") == 1
     ours, theirs = models[name].results
     assert PAGES[0] in ours

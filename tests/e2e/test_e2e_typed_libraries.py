@@ -257,14 +257,19 @@ EXEC = {"type": "exec", "command": ["ls"], "env": {}}
 OF_CLAUDE = [arguments for tool, arguments in OF_ANTHROPIC.items() if tool != ECHO]
 
 
-async def converse_with_node(script: Path, of_openai: Sequence[Any], ways: Sequence[str]) -> None:
+async def converse_with_node(
+    script: Path,
+    of_openai: Mapping[str, Mapping[str, Any]],
+    inputs_of_openai: Sequence[Any],
+    ways: Sequence[str],
+) -> None:
     """Let a script ask every model; check its answers, its calls and the results that the models got."""
-    async with serving_models({**OF_OPENAI, **OF_ANTHROPIC}, native=()) as (proxy, models):
+    async with serving_models({**of_openai, **OF_ANTHROPIC}, native=()) as (proxy, models):
         asked = {"root": f"http://127.0.0.1:{proxy.port}", "models": MODELS, "questions": QUESTIONS}
         found = await run_node(script, asked)
     assert found == {
         f"{library} {name} {way}": {"answers": [ANSWER] * 2, "called": list(inputs) * 2}
-        for library, inputs in (("openai", of_openai), ("anthropic", OF_CLAUDE))
+        for library, inputs in (("openai", inputs_of_openai), ("anthropic", OF_CLAUDE))
         for name in MODELS
         for way in ways
     }
@@ -277,13 +282,15 @@ async def converse_with_node(script: Path, of_openai: Sequence[Any], ways: Seque
 async def test_the_ai_sdk(scripts: Path) -> None:
     """The tools of OpenAI's and of Anthropic's provider of Vercel's AI SDK, on every model."""
     called = [{"commands": ["ls", "pwd"]}, PATCH, EXEC]
-    await converse_with_node(scripts / "typed_ai_sdk.mjs", called, ("generateText", "streamText"))
+    await converse_with_node(scripts / "typed_ai_sdk.mjs", OF_OPENAI, called, ("generateText", "streamText"))
 
 
 async def test_the_node_sdks(scripts: Path) -> None:
     """The SDKs of OpenAI and Anthropic for Node, with their helpers for streams, on every model."""
     action = {"commands": ["ls", "pwd"], "timeout_ms": 1000, "max_output_length": None}
-    await converse_with_node(scripts / "typed_sdks.mjs", [action, PATCH, EXEC], ("whole", "streamed"))
+    declared = {tool: arguments for tool, arguments in OF_PYTHON.items() if tool != "later"}
+    called = [action, PATCH, EXEC, "hello", OF_PYTHON["weather__now"], "wind in Oslo", SEARCH]
+    await converse_with_node(scripts / "typed_sdks.mjs", declared, called, ("whole", "streamed"))
 
 
 FINDS = "core__search_tools"

@@ -10,19 +10,19 @@ from proxy.records.ids import row_ids
 
 
 def test_ids_have_a_prefix_and_32_digits_and_differ() -> None:
-    """Each id is the prefix and 32 hexadecimal digits, of which the last 26 are never the same."""
+    """Each id is the prefix and 32 hexadecimal digits, of which the last 28 are never the same."""
     made = [*islice(row_ids("run_"), 1000), *islice(row_ids("run_", at_once=1), 10)]
     assert all(re.fullmatch(r"run_[0-9a-f]{32}", one) for one in made)
-    assert len({one[-26:] for one in made}) == len(made)
+    assert len({one[-28:] for one in made}) == len(made)
 
 
 def test_ids_of_one_moment_begin_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ids of a quarter of a second have the same six digits, and later ids greater ones."""
+    """Ids of a quarter of a second have the same four digits, and later ids greater ones."""
     now = 1_000_000.0
     monkeypatch.setattr(time, "time", lambda: now)
     ids = row_ids("run_")
     first, second = next(ids), next(ids)
     now += 0.25
     later = next(ids)
-    assert first[4:10] == second[4:10] == f"{4_000_000 & 0xFFFFFF:06x}"
-    assert int(later[4:10], 16) == int(first[4:10], 16) + 1
+    assert first[4:8] == second[4:8] == f"{4_000_000 & 0xFFFF:04x}"
+    assert int(later[4:8], 16) == int(first[4:8], 16) + 1

@@ -9,6 +9,7 @@ import pytest
 
 from proxy.base.errors import RequestError
 from proxy.records.rows import ToolEffect
+from proxy.relay.offering.narrowing import offered_only
 from proxy.relay.offering.offer import (
     Offer,
     OfferRules,
@@ -17,7 +18,6 @@ from proxy.relay.offering.offer import (
     guard,
     guarded_names,
     is_reserved,
-    offered_only,
 )
 from proxy.relay.offering.tool_limits import ANY_TOOLS, NO_TOOLS, ToolLimits
 from proxy.relay.offering.wanted import Wanted, parse_wanted

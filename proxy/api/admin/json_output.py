@@ -71,15 +71,11 @@ def detail_to_json(detail: RunDetail, *, content: bool = False) -> dict[str, Any
             asdict(turn) | _duration(turn) | {"cost": cost_number(turn.cost), "withheld": dict(turn.withheld)}
             for turn in detail.turns
         ],
-        "invocations": [
-            asdict(row)
-            | {"effect": row.effect.value, "operation_id": row.operation_id, "cost": cost_number(row.cost)}
-            | _duration(row)
-            for row in detail.invocations
-        ],
+        "invocations": [_call_to_json(row) for row in detail.invocations],
         "memory": memory_to_json(detail),
         "taken_over_by": detail.taken_over_by or None,
         "agent_runs": [run_to_json(run) for run in detail.children],
+        "inner_calls": [_call_to_json(row) for row in detail.inner_calls],
         "kept_from_client": [{"what": what, "why": why} for what, why in withheld(detail)],
         "message_count": len(detail.messages),
     }
@@ -87,6 +83,11 @@ def detail_to_json(detail: RunDetail, *, content: bool = False) -> dict[str, Any
         answer["messages"] = [asdict(message) for message in detail.messages]
         answer["native_calls"] = [asdict(call) for call in detail.native_calls]
     return answer
+
+
+def _call_to_json(row: ToolInvocationRecord) -> dict[str, Any]:
+    more = {"effect": row.effect.value, "operation_id": row.operation_id, "cost": cost_number(row.cost)}
+    return asdict(row) | more | _duration(row)
 
 
 def usage_to_json(by: Sequence[UsageKey], row: UsageRow) -> dict[str, Any]:

@@ -182,6 +182,7 @@ def _schemas() -> dict[str, Any]:
                 "invocations": _array(_ref("Invocation")),
                 "memory": {"anyOf": [_ref("Memory"), {"type": "null"}]},
                 "agent_runs": _array(_ref("Run")),
+                "inner_calls": _array(_ref("Invocation")),
                 "taken_over_by": _TEXT_OR_NULL,
                 "kept_from_client": _array(_object({"what": _TEXT, "why": _TEXT})),
                 "message_count": _COUNT,

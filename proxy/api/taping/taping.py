@@ -246,16 +246,13 @@ class Taping:
         *,
         not_kept: str = "",
         again: Mapping[str, Sequence[Value]] | None = None,
-        most_held: int = _MOST_HELD,
-        now: Callable[[], float] = time.time,
     ) -> None:
         self.captures = captures
         self.not_kept = not_kept
         self.again = again
         self._keeps = self._listens = not not_kept
         self._store = store
-        self._now = now
-        self._room = Room(most_held)
+        self._room = Room(_MOST_HELD)
         self._running: ContextVar[_Running | None] = ContextVar("taped_run", default=None)
         self._upstreams: list[TapedUpstream] = []
         captures.changed = self._listen
@@ -332,11 +329,11 @@ class Taping:
         if order is not None:
             order.bytes += size
         if running.kept:
-            self._store.put_wire(KeptWire(tape.run_id, running.caller, size, tape.cut, payload, self._now()))
+            self._store.put_wire(KeptWire(tape.run_id, running.caller, size, tape.cut, payload, time.time()))
         else:
             text = base64.b64encode(payload).decode()
             self._store.put_result(
-                KeptResult(_handle(tape.run_id), tape.run_id, _OWNER, text, True, self._now())
+                KeptResult(_handle(tape.run_id), tape.run_id, _OWNER, text, True, time.time())
             )
 
 

@@ -12,10 +12,12 @@ from proxy.relay.memory.commit_waiter import CommitWaiter
 from proxy.relay.memory.hidden.history import History
 from proxy.relay.memory.hidden.sealed_turns import SealedTurns
 from proxy.relay.memory.idempotency import Idempotency
+from proxy.relay.memory.programs import ProgramStates
 from proxy.relay.memory.references import ItemReferences
 from proxy.relay.memory.refusals import RefusalCache
 from proxy.relay.memory.threads import Threads
 from proxy.relay.offering.offer import OfferRules
+from proxy.relay.offering.programs import ProgramRules
 from proxy.relay.planning import Planner, PlanSettings
 from proxy.relay.routing.prices import Price, Prices, to_nanos
 from proxy.relay.run.journal import Journal
@@ -24,7 +26,11 @@ from proxy.relay.run.parents import Parents
 from proxy.relay.run.tapes import Tapes
 from proxy.relay.run_memory import RunMemory
 from proxy.relay.starting.agents import AgentRuns
+from proxy.relay.starting.program_steps import StepTools
+from proxy.relay.starting.programs import ProgramRuns
 from proxy.relay.starting.runs import Runs
+from proxy.tools.programs.engine import ProgramLimits
+from proxy.tools.programs.monty import MontyEngine
 from proxy.wires.wire import Wire
 
 
@@ -41,7 +47,7 @@ def create_runs(
     bytes of runs.
     """
     config, store = services.config, services.store
-    prices = _prices(config)
+    prices = model_prices(config)
     memory = RunMemory(
         history=History(store, store.now, config.store.history_system, _sealed_turns(services, item_keys)),
         items=ItemReferences(store),
@@ -62,6 +68,7 @@ def create_runs(
                 hosted=serving_tools(config),
                 known_hosts=_known_hosts(config),
                 search=search_rules(config),
+                programs=ProgramRules(config.tools.programs, search_rules(config)),
             ),
             keep_requests=config.store.content == "all",
             people_in_bodies=not config.auth.end_user,
@@ -78,9 +85,11 @@ def create_runs(
         approver=given.approver,
         broken=services.instruments.hooks.broken,
         parents=parents,
-        searches=services.searches,
+        searches=services.links.searches,
     )
     runs = Runs(planner, orchestrator, prices, memory)
+    if config.tools.programs != "off":
+        services.links.programs.bind(_program_runs(services, parents))
     for provider in services.agents:
         provider.bind(_agent_runs(services, runs, parents, wires))
     return runs
@@ -98,6 +107,22 @@ def _agent_runs(services: Services, runs: Runs, parents: Parents, wires: Mapping
         settings=_run_settings(services.config),
         run_ids=lambda: next(ids),
         run_context=services.instruments.hooks.run_context,
+    )
+
+
+def _program_runs(services: Services, parents: Parents) -> ProgramRuns:
+    """Build the component that runs programs."""
+    tools, ids = services.config.tools, row_ids("run_")
+    steps = StepTools(
+        services.runner, services.approvals, ProgramStates(services.store, services.store.now), tools.parallel
+    )
+    return ProgramRuns(
+        steps,
+        parents,
+        services.store,
+        MontyEngine(ProgramLimits(tools.programs_memory, tools.programs_compute_s)),
+        timeout_s=tools.programs_timeout_s,
+        run_ids=lambda: next(ids),
     )
 
 
@@ -126,7 +151,8 @@ def _known_hosts(config: Config) -> tuple[str, ...]:
     return tuple(host for host in config.tools.web_hosts if "*" not in host) if serves else ()
 
 
-def _prices(config: Config) -> Prices:
+def model_prices(config: Config) -> Prices:
+    """Return the configured prices of models."""
     return Prices(
         {
             model: Price(

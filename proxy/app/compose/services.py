@@ -41,6 +41,7 @@ from proxy.telemetry.instruments import Instruments, known_models, open_instrume
 from proxy.telemetry.mcp_figures import mcp_metrics
 from proxy.telemetry.refused_keys import RefusedKeys
 from proxy.toolbox.clock import SystemClock
+from proxy.toolbox.core import CoreLinks
 from proxy.tools.access.catalog import MOST_OFFERED, Catalog, Registry, too_many_offered
 from proxy.tools.access.egress import EgressPool
 from proxy.tools.access.policy import Policy
@@ -49,7 +50,6 @@ from proxy.tools.contract.results.paging import PagedResults
 from proxy.tools.mcp.overview import ServerOverview
 from proxy.tools.mcp.provider import McpProvider
 from proxy.tools.running.runner import Runner
-from proxy.tools.searching.listing import Searches
 from proxy.upstreams.base import Upstream
 from proxy.wires.registry.table import EndpointTable
 from proxy.wires.registry.wires import built_in_wires
@@ -73,7 +73,7 @@ class Services(Struct, frozen=True):
     approval_figures: ApprovalFigures | None = None
     mcp: Sequence[McpProvider] = ()
     agents: Sequence[AgentProvider] = ()
-    searches: Searches = field(default_factory=Searches)
+    links: CoreLinks = field(default_factory=CoreLinks)
     detached: list[Callable[[float], Awaitable[None]]] = field(default_factory=list)
     """Called as ``(seconds)``; each waits at most that long for runs that continue without their clients."""
 
@@ -182,16 +182,16 @@ async def create_services(
     """Build everything but the HTTP surface.
 
     ``reap`` marks runs that dead processes left open on record as interrupted; only the server sets it.
-    ``guard`` wraps the loading of each tool, module of tools and upstream, because the rest works without any
-    of them. Raises :class:`~proxy.base.errors.ConfigError` and :class:`~proxy.base.errors.StoreError`.
+    ``guard`` wraps the loading of what the rest works without: each tool, module of tools, and upstream.
+    Raises :class:`~proxy.base.errors.ConfigError` and :class:`~proxy.base.errors.StoreError`.
     """
     given, upstreams = overrides or Overrides(), dict[str, Upstream]()
     clock, store = given.clock or SystemClock(), open_record(config, reap=reap)
     egress = open_egress(config) if given.http is None else None
-    paged_results, searches = PagedResults(record=store, now=store.now), Searches()
+    paged_results, links = PagedResults(record=store, now=store.now), CoreLinks()
     capabilities, credentials = tool_capabilities(config, clock, given.http, egress, store.vault, store.now)
     policy = _policy(config, credentials)
-    made = partial(tool_providers, config, capabilities, clock, paged_results, searches, upstreams, guard)
+    made = partial(tool_providers, config, capabilities, clock, paged_results, links, upstreams, guard)
     own, providers = given.providers is None, made() if given.providers is None else given.providers
     mcp = mcp_provider(config, given, store, credentials, guard) if own else ()
     agents = agent_provider(config, given, [*providers, *mcp], policy) if own else ()
@@ -233,7 +233,7 @@ async def create_services(
         approval_figures=figures,
         mcp=mcp,
         agents=agents,
-        searches=searches,
+        links=links,
     )
     return await _start(services)
 

@@ -18,9 +18,10 @@ from proxy.relay.routing.images import UpstreamImages
 from proxy.relay.routing.prices import to_nanos
 from proxy.store.base import Store
 from proxy.toolbox.calendar import GOOGLE_CALENDAR_URL, calendar_provider
-from proxy.toolbox.core import core_provider
+from proxy.toolbox.core import CoreLinks, core_provider
 from proxy.toolbox.flights import DUFFEL_URL, flights_provider
 from proxy.toolbox.images import image_provider
+from proxy.toolbox.run_program import run_program_tool
 from proxy.toolbox.weather import FORECAST_URL, GEOCODING_URL
 from proxy.toolbox.web.provider import web_provider
 from proxy.tools.access.call_prices import CallPrices
@@ -38,7 +39,6 @@ from proxy.tools.mcp.host_client import HostClient
 from proxy.tools.mcp.pins import FiledPins, PinSource, RecordedPins
 from proxy.tools.mcp.provider import McpProvider
 from proxy.tools.providers.modules import load_module
-from proxy.tools.searching.listing import Searches
 from proxy.upstreams.base import Upstream
 
 _MAX_ANSWER = 8 << 20
@@ -104,7 +104,7 @@ def tool_providers(
     capabilities: Capabilities,
     clock: Clock,
     paged_results: PagedResults,
-    searches: Searches,
+    links: CoreLinks,
     upstreams: Mapping[str, Upstream],
     guard: Guard,
 ) -> list[ToolProvider]:
@@ -115,6 +115,10 @@ def tool_providers(
     if capabilities.http is None:
         raise RuntimeError("no HTTP source for tools")
     tools, urls = config.tools, config.tools.base_urls
+    run_program = None
+    if tools.programs != "off":
+        with guard():
+            run_program = run_program_tool(links.programs, tools.programs_timeout_s)
     providers: list[ToolProvider] = [
         core_provider(
             clock,
@@ -122,7 +126,8 @@ def tool_providers(
             geocoding_url=urls.get("geocoding", GEOCODING_URL),
             forecast_url=urls.get("weather", FORECAST_URL),
             paged_results=paged_results,
-            searches=searches if config.tools.search != "off" else None,
+            searches=links.searches if config.tools.search != "off" else None,
+            run_program=run_program,
         ),
         flights_provider(capabilities, base_url=urls.get("flights", DUFFEL_URL), timeout_s=tools.timeout_s),
         calendar_provider(capabilities, base_url=urls.get("calendar", GOOGLE_CALENDAR_URL)),

@@ -7,7 +7,8 @@ replay sends the client's recorded request to another upstream. In all cases the
 server that ``serve`` makes, with a record in memory, and no tool runs.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol
 
 import aiohttp
@@ -30,7 +31,9 @@ from proxy.app.replaying.frozen import (
     parse_run,
 )
 from proxy.base.errors import ConfigError
+from proxy.base.events import RUN_PROGRAM
 from proxy.config.load import Config
+from proxy.config.sections.operation import UiConfig
 from proxy.config.settings import (
     AuthConfig,
     LimitsConfig,
@@ -40,7 +43,6 @@ from proxy.config.settings import (
     ToolsConfig,
     UpstreamConfig,
 )
-from proxy.config.ui import UiConfig
 from proxy.http.own_headers import HISTORY, TOOLS, TRACE
 from proxy.records.rows import KeptWire
 from proxy.server.connections.application import Application
@@ -173,6 +175,8 @@ class Kind(Struct, frozen=True):
 
 def _asked_nothing(detail: RunDetail, taped: Taped | None) -> str:
     """Return why there is nothing to replay, or an empty string if a model was asked."""
+    if detail.run.agent == RUN_PROGRAM:
+        return "this is the run of a program; replay the run that called it"
     if not detail.turns and not detail.run.model:
         return "this run is a direct call of a tool: no model was asked, so there is nothing to replay"
     if detail.run.status == "suspended" and taped is not None and not taped.cut and not wire_of(taped):
@@ -254,14 +258,8 @@ async def _run_again(
     )
     app = await make_app(again, overrides)
     services = app.services
-    selection = services.catalog.select(services.policy, asks=services.approvals.enabled)
-    available = {spec.name for spec in selection.offered}
-    withheld = {
-        name: selection.withheld.get(name, "no tool of this name is loaded")
-        for name in detail.run.offered
-        if name not in available
-    }
-    offered = ",".join(name for name in detail.run.offered if name in available) or "none"
+    withheld = _withheld(services, detail)
+    offered = ",".join(name for name in detail.run.offered if name not in withheld) or "none"
 
     async def ask(address: str) -> str:
         path, headers = services.paths.get(detail.run.wire, ""), {TOOLS: offered}
@@ -278,8 +276,20 @@ async def _run_again(
             path, body = services.paths["chat"], _placeholder(detail, recorded)
         return await _post(f"{address}{path}", body, headers, again.tools.request_timeout_s + _GRACE_S)
 
-    refused = await _served(app, ask)
+    async with served_on_loopback(app) as address:
+        refused = await ask(address)
     return await _outcome(services, results, withheld, refused)
+
+
+def _withheld(services: Services, detail: RunDetail) -> dict[str, str]:
+    """Return the tools of a run that are no longer offered, each with the rule that withholds it."""
+    selection = services.catalog.select(services.policy, asks=services.approvals.enabled)
+    available = {spec.name for spec in selection.offered}
+    return {
+        name: selection.withheld.get(name, "no tool of this name is loaded")
+        for name in detail.run.offered
+        if name not in available
+    }
 
 
 async def _outcome(
@@ -338,15 +348,15 @@ def _placeholder(detail: RunDetail, recorded: RecordedRun) -> bytes:
     return orjson.dumps({**asked, "tools": tools} if tools else asked)
 
 
-async def _served(app: ReplayApp, ask: Callable[[str], Any]) -> str:
-    """Serve on a free loopback port while ``ask`` runs; ``ask`` gets the address."""
+@asynccontextmanager
+async def served_on_loopback(app: Application) -> AsyncIterator[str]:
+    """Serve on a free loopback port during the block, which gets the address."""
     runner = EdgeRunner(app)
     await runner.setup()
     try:
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
-        port = runner.addresses[0][1]
-        return str(await ask(f"http://127.0.0.1:{port}"))
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
 

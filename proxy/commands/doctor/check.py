@@ -8,7 +8,7 @@ from proxy.app.compose.overrides import Overrides
 from proxy.app.compose.services import Services, create_services
 from proxy.app.compose.tools import serving_tools
 from proxy.base.errors import ConfigError, Faults, StoreError
-from proxy.base.events import SEARCH_TOOLS
+from proxy.base.events import PROXY_TOOLS
 from proxy.base.globs import fits
 from proxy.commands.common import console, print_table, say, say_faults
 from proxy.commands.credentials.listing import login_lines
@@ -291,7 +291,7 @@ def upstream_lines(config: Config, services: Services) -> list[str]:
         withheld = [
             spec.name
             for spec in services.catalog.tools()
-            if spec.name != SEARCH_TOOLS  # Offered where a model has something to search for.
+            if spec.name not in PROXY_TOOLS  # Offered where a model has something to search for or to call.
             and services.policy.decide(spec).allowed
             and not any(fits(spec.name, pattern) for pattern in patterns)
         ]

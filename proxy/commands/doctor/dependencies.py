@@ -10,7 +10,7 @@ _OTHER = "proxy.py"
 """A distribution of another project that installs a package with the same name into the same folder."""
 
 
-def find_conflicting_package(other: str = _OTHER) -> ConfigError | None:
+def find_conflicting_package() -> ConfigError | None:
     """Return the fault if two distributions share the package name ``proxy``, else ``None``.
 
     Both write into one folder, so the later installation has overwritten files of the earlier one. The
@@ -19,7 +19,7 @@ def find_conflicting_package(other: str = _OTHER) -> ConfigError | None:
     home = Path(__file__).resolve().parents[2]
     imported = Path(proxy.__file__).resolve().parent if proxy.__file__ else None
     remedy = (
-        f"Run: pip uninstall {other}; then, in the folder of toolrelay's source: "
+        f"Run: pip uninstall {_OTHER}; then, in the folder of toolrelay's source: "
         "pip install --force-reinstall .; "
         "or give toolrelay a virtual environment of its own"
     )
@@ -28,12 +28,12 @@ def find_conflicting_package(other: str = _OTHER) -> ConfigError | None:
             "installation", f"Python imports another package named proxy, from {imported}", remedy
         )
     try:
-        package = distribution(other)
+        package = distribution(_OTHER)
     except PackageNotFoundError:
         return None
     return ConfigError(
         "installation",
-        f"the distribution {other} {package.version} is installed too, and it also installs a package named "
+        f"the distribution {_OTHER} {package.version} is installed too, and it also installs a package named "
         "proxy",
         remedy,
     )

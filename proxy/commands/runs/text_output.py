@@ -19,6 +19,7 @@ from rich.text import Text
 
 from proxy.api.admin.json_output import costs_text, reported, tokens_text
 from proxy.api.admin.run_meaning import meaning_of_run, memory_to_json, withheld
+from proxy.base.events import RUN_PROGRAM
 from proxy.base.plain_text import counted, safe_cell
 from proxy.commands.fitting import Column, print_fitting
 from proxy.records.rows import MessageRecord, RunRecord, ToolEffect, ToolInvocationRecord, TurnRecord
@@ -149,7 +150,10 @@ def render_detail(console: Console, detail: RunDetail, *, content: bool = False)
         ("request", safe_cell(run.request_id)),
         *(
             (
-                ("agent", safe_cell(f"{run.agent}, called in {run.parent_run}", limit=2 * _NAME_LIMIT)),
+                (
+                    "program" if run.agent == RUN_PROGRAM else "agent",
+                    safe_cell(f"{run.agent}, called in {run.parent_run}", limit=2 * _NAME_LIMIT),
+                ),
                 ("agent version", safe_cell(run.agent_version or "-")),
             )
             if run.parent_run
@@ -272,26 +276,30 @@ def _print_narrow(console: Console, spans: Sequence[_Span], begin: float, end: f
 def _spans(detail: RunDetail) -> Iterator[_Span]:
     """Yield turns in order, each followed by its tool calls; calls without a recorded turn come last.
 
-    The call of an agent is followed by the agent's run.
+    The call of an agent is followed by the agent's run, that of a program by the program's run and calls.
     """
     left = list(detail.invocations)
     for turn in detail.turns:
         yield _turn_span(turn)
         for row in [row for row in left if row.turn == turn.number]:
             left.remove(row)
-            yield from _call_spans(row, detail.children)
+            yield from _call_spans(row, detail)
     for row in left:
-        yield from _call_spans(row, detail.children)
+        yield from _call_spans(row, detail)
 
 
-def _call_spans(row: ToolInvocationRecord, children: Sequence[RunRecord]) -> Iterator[_Span]:
+def _call_spans(row: ToolInvocationRecord, detail: RunDetail) -> Iterator[_Span]:
     yield _invocation_span(row)
-    yield from (_agent_span(run) for run in children if run.parent_call == row.id)
+    for run in (run for run in detail.children if run.parent_call == row.id):
+        yield _agent_span(run)
+        for inner in (inner for inner in detail.inner_calls if inner.run_id == run.id):
+            yield _invocation_span(inner, depth=3)
 
 
 def _agent_span(run: RunRecord) -> _Span:
-    """Return an agent's run as one line; ``runs show`` with its id shows its own time line."""
-    label = Text("    ") + safe_cell(f"{run.id} ({run.model or '-'})", limit=2 * _NAME_LIMIT)
+    """Return an agent's or a program's run as one line; ``runs show`` with its id shows its own time line."""
+    kind = "program" if run.agent == RUN_PROGRAM else run.model or "-"
+    label = Text("    ") + safe_cell(f"{run.id} ({kind})", limit=2 * _NAME_LIMIT)
     used = [counted(run.turns, "turn"), counted(run.tool_calls, "tool call")]
     used.append(f"{tokens_text(run.total_tokens, run)} tokens")
     if run.cost is not None:
@@ -316,8 +324,8 @@ def _turn_span(turn: TurnRecord) -> _Span:
     return _Span(turn.started_at, turn.ended_at, Text(f"turn {turn.number}"), status, note, "blue")
 
 
-def _invocation_span(row: ToolInvocationRecord) -> _Span:
-    label = Text("  ") + safe_cell(row.tool, limit=_NAME_LIMIT)
+def _invocation_span(row: ToolInvocationRecord, depth: int = 1) -> _Span:
+    label = Text("  " * depth) + safe_cell(row.tool, limit=_NAME_LIMIT)
     status = _status(row.status)
     if row.error_code is not None:
         status = status + Text(" ") + safe_cell(row.error_code, "red", _NAME_LIMIT)

@@ -13,7 +13,8 @@ from proxy.config.agents import find_agent_conflicts
 from proxy.config.credentials import CredentialConfig, find_credential_conflicts
 from proxy.config.mcp.servers import find_mcp_conflicts, resolve_mcp, resolve_mcp_paths
 from proxy.config.secret import Secret
-from proxy.config.settings import DEFAULT_KEY, ApprovalsConfig, Config, KeyConfig, UpstreamConfig
+from proxy.config.sections.access import ApprovalsConfig, KeyConfig
+from proxy.config.settings import DEFAULT_KEY, Config, UpstreamConfig
 
 _SHORTEST_KEY = 32
 _FEWEST_CHARACTERS = 8

@@ -26,7 +26,7 @@ from msgspec import Struct, structs
 
 from proxy.base.chance import replayable
 from proxy.base.errors import RequestError, StoreError, ToolErrorCode, ToolFailure
-from proxy.base.events import ToolCall, ToolResult
+from proxy.base.events import RUN_PROGRAM, ToolCall, ToolResult
 from proxy.records.approvals import (
     MOST_REASON,
     Approval,
@@ -378,7 +378,7 @@ class Approvals(Decisions):
             identity.key,
             resuming.catalog,
         )
-        with resuming.within(place) if is_agent(place.call.name) else nullcontext():
+        with resuming.within(place) if _has_run(place.call.name) else nullcontext():
             result = await self._runner.run(place.call, context, policy=resuming.policy, approved=approved)
         outcomes.untrusted = join_sources(outcomes.untrusted, ledger.untrusted_before(sys.maxsize))
         return result
@@ -400,9 +400,14 @@ class Approvals(Decisions):
             self._tell("approval_used", found[0])
 
 
+def _has_run(tool: str) -> bool:
+    """Return whether a tool makes calls of its own: an agent, or the tool that runs programs."""
+    return tool == RUN_PROGRAM or is_agent(tool)
+
+
 def _asked_by(tool: str, result: ToolResult) -> Sequence[str]:
     """Return the approvals that an agent waits for, as the proxy wrote them into the result of its call."""
-    is_asking = is_agent(tool) and result.error_code == "approval_required"
+    is_asking = _has_run(tool) and result.error_code == "approval_required"
     return approval_ids_in(result.safe_message) if is_asking else ()
 
 

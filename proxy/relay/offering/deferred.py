@@ -44,8 +44,10 @@ class SearchRules(Struct, frozen=True):
 
     def search(self, tools: Sequence[ToolSpec], room: int | None) -> bool:
         """Return whether a request with these server tools searches; ``room`` is for how many it has room."""
-        if self.mode != "auto":
-            return self.mode == "on"
+        return self.many(tools, room) if self.mode == "auto" else self.mode == "on"
+
+    def many(self, tools: Sequence[ToolSpec], room: int | None) -> bool:
+        """Return whether these are more tools than a model should be shown at once."""
         if len(tools) > self.above_tools or (room is not None and len(tools) > room):
             return True
         return sum(_bytes_of(spec.definition()) for spec in tools) > self.above_bytes

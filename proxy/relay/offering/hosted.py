@@ -5,7 +5,9 @@ from dataclasses import replace
 from typing import Final
 
 from proxy.base.caches import Memo
+from proxy.base.errors import RequestError
 from proxy.base.events import ToolDefinitions
+from proxy.http.own_headers import TOOLS
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
@@ -13,6 +15,7 @@ from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.hosted.tools import URL_ARGUMENTS, HostedTool
 
+NONE_BUT: Final = f"{TOOLS} is none, but the body {{}}. Leave one of the two out."
 _MOST_BYTES: Final = 4 << 20
 _POLICY_BYTES: Final = 8000
 
@@ -81,3 +84,10 @@ class Containing:
         """Return the policy with these tools, the same object each time."""
         known = self._known.get((policy, contained))
         return known or self._known.put((policy, contained), replace(policy, contained=contained))
+
+
+def refuse_hosted(request: ClientRequest) -> None:
+    """Raise :class:`~proxy.base.errors.RequestError` if a request that wants no server tools declares a
+    provider's tool that needs one."""
+    for tool, _ in request.chosen.hosted:
+        raise RequestError(400, NONE_BUT.format(f"declares {tool.kind}"), param=TOOLS)

@@ -15,7 +15,13 @@ from msgspec import Struct, structs
 
 from proxy.base.caches import Derived, text_bytes
 from proxy.base.errors import RequestError
-from proxy.base.events import GENERATE_IMAGE, SEARCH_TOOLS, ToolDefinition, ToolDefinitions
+from proxy.base.events import (
+    GENERATE_IMAGE,
+    RUN_PROGRAM,
+    SEARCH_TOOLS,
+    ToolDefinition,
+    ToolDefinitions,
+)
 from proxy.http.own_headers import TOOLS
 from proxy.relay.offering.choosing import Choice, choose
 from proxy.relay.offering.deferred import (
@@ -26,7 +32,8 @@ from proxy.relay.offering.deferred import (
     defer,
     with_room_for,
 )
-from proxy.relay.offering.hosted import declared_tools, serving_tools, shown_with
+from proxy.relay.offering.hosted import NONE_BUT, declared_tools, refuse_hosted, serving_tools, shown_with
+from proxy.relay.offering.programs import ProgramRules
 from proxy.relay.offering.tool_limits import ANY_TOOLS, ToolLimits, too_many
 from proxy.relay.offering.wanted import Wanted
 from proxy.tools.access.catalog import Selection
@@ -38,7 +45,6 @@ from proxy.wires.hosted.tools import HostedTool
 from proxy.wires.typed_tools.searching import ClientSearch
 
 RESERVED_PREFIX = "core__"
-_NONE_BUT = f"{TOOLS} is none, but the body {{}}. Leave one of the two out."
 _MAX_BYTES = 16 << 20
 """The most bytes of offers that are cached for a catalog: a few for each selection, and selections are
 few."""
@@ -46,13 +52,15 @@ few."""
 
 class OfferRules(Struct, frozen=True):
     """The operator's settings: whether tools are injected unasked, their aliases, the tools that serve the
-    provider's own (``hosted``), hosts whose pages such a fetch may open unmentioned, and tool search."""
+    provider's own (``hosted``), hosts whose pages such a fetch may open unmentioned, tool search, and
+    programs."""
 
     inject: bool = True
     aliases: Mapping[str, str] = msgspec.field(default_factory=dict)
     hosted: Mapping[str, str] = msgspec.field(default_factory=dict)
     known_hosts: tuple[str, ...] = ()
     search: SearchRules = SearchRules()
+    programs: ProgramRules = ProgramRules()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -199,7 +207,7 @@ def decide(
     wanted, shown, asked = _with_body(request, selection, wanted)
     nothing = _nothing(request, limits, search, Offer(withheld=withheld, shown=shown))
     if wanted is not None and not wanted.every and not wanted.names:
-        _refuse_hosted(request)
+        refuse_hosted(request)
         return nothing
     chosen = _chosen(available, rules, wanted)
     replaced = _replaced(request, available, rules)
@@ -212,14 +220,13 @@ def decide(
         if not replaced or not limits.takes:
             return replace(nothing, withheld={**withheld, **{spec.name: obstacle for spec in chosen}})
         chosen = []
-    # A tool is offered once, under the name that the client knows.
-    renamed = {**replaced, **hosted}
-    declared = {spec.name for spec in renamed.values()} - client_names
-    chosen = [spec for spec in chosen if spec.name not in declared]
-    clashing = {spec.name for spec in chosen if spec.name in client_names}
-    chosen = [spec for spec in chosen if spec.name not in clashing]
+    chosen, clashing = _named_once(chosen, renamed := {**replaced, **hosted}, client_names)
     finder = selection.catalog.get(SEARCH_TOOLS) if SEARCH_TOOLS not in client_names else None
     found, left_out = _with_room(chosen, finder, request, rules.search, limits, search)
+    writes = search is None and RUN_PROGRAM not in client_names and (wanted is None or wanted.programs)
+    program = rules.programs.tool(selection) if writes else None
+    if program is not None:
+        found, left_out = rules.programs.offered(found, left_out, chosen, program, request.forced or ())
     left_out |= dict.fromkeys(clashing, "the client declared a function of this name")
     ours = {**{spec.name: spec for spec in found.specs}, **renamed}
     made = replace(
@@ -237,6 +244,19 @@ def decide(
     if search is not None:
         made = made.with_loaded([name for name in search.deferred if name in (request.forced or ())])
     return made if limits.strict else made.loosened()
+
+
+def _named_once(
+    chosen: Sequence[ToolSpec], renamed: Mapping[str, ToolSpec], client_names: frozenset[str]
+) -> tuple[list[ToolSpec], set[str]]:
+    """Return the tools that are offered by their ids, and the ids that the client declared as its own.
+
+    A tool is offered once, under the name that the client knows.
+    """
+    declared = {spec.name for spec in renamed.values()} - client_names
+    left = [spec for spec in chosen if spec.name not in declared]
+    clashing = {spec.name for spec in left if spec.name in client_names}
+    return [spec for spec in left if spec.name not in clashing], clashing
 
 
 def _nothing(request: ClientRequest, limits: ToolLimits, search: ClientSearch | None, of: Offer) -> Offer:
@@ -315,15 +335,8 @@ def _joined(choice: Choice, wanted: Wanted | None) -> Wanted:
     if wanted.every:
         return wanted
     if not wanted.names:
-        raise RequestError(400, _NONE_BUT.format("chooses server tools"), param=TOOLS)
+        raise RequestError(400, NONE_BUT.format("chooses server tools"), param=TOOLS)
     return Wanted(names=tuple(sorted(choice.ids.union(wanted.names))))
-
-
-def _refuse_hosted(request: ClientRequest) -> None:
-    """Raise :class:`RequestError` if a request without server tools declares a provider's tool that needs
-    one."""
-    if request.chosen.hosted:
-        raise RequestError(400, _NONE_BUT.format(f"declares {request.chosen.hosted[0][0].kind}"), param=TOOLS)
 
 
 def is_reserved(name: str, offer: Offer, request: ClientRequest) -> bool:
@@ -333,33 +346,6 @@ def is_reserved(name: str, offer: Offer, request: ClientRequest) -> bool:
     its own function, except under the proxy's reserved ids.
     """
     return name in offer.names and (name.startswith(RESERVED_PREFIX) or name not in request.declared)
-
-
-def offered_only(policy: Policy, offer: Offer, asking: Sequence[str]) -> Policy:
-    """Limit a policy to the offered tools and to those that are ``asking`` for an approval."""
-    offered = Policy(
-        allow=(*offer.names.values(), *asking),
-        max_argument_bytes=policy.max_argument_bytes,
-        max_result_bytes=policy.max_result_bytes,
-        max_image_bytes=policy.max_image_bytes,
-        settings=("this request", "this request", "this request"),
-    )
-    return policy.intersect(offered)
-
-
-def with_required_approvals(
-    policy: Policy, selection: Selection, asked: frozenset[str]
-) -> tuple[Policy, Selection]:
-    """Return a policy and its selection in which calls of the tools ``asked`` need an approval too."""
-    wish = Policy(
-        allow=("*",),
-        approve=tuple(sorted(asked)),
-        max_argument_bytes=policy.max_argument_bytes,
-        max_result_bytes=policy.max_result_bytes,
-        max_image_bytes=policy.max_image_bytes,
-        settings=("this request", "require_approval of this request", "this request"),
-    )
-    return policy.intersect(wish), structs.replace(selection, asking=selection.asking | asked)
 
 
 class Offers:

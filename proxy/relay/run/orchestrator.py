@@ -23,6 +23,7 @@ from proxy.relay.run.approver import Approver
 from proxy.relay.run.asking import show_agent_approvals, show_turn_approvals
 from proxy.relay.run.ending import RunEnding
 from proxy.relay.run.failing import tell_failure
+from proxy.relay.run.hosted.found import note_earlier
 from proxy.relay.run.job import Job
 from proxy.relay.run.journal import Journal
 from proxy.relay.run.keepalive import with_keepalive
@@ -215,6 +216,7 @@ class Orchestrator:
                 job, state, self._approvals.notice(job.continuity.approvals.waiting, again=True)
             )
             return "suspended", None
+        await note_earlier(job)
         command = state.run.start()
         while True:
             if self._commits.crowded:

@@ -1,4 +1,4 @@
-"""Finds the request that an agent's run is part of.
+"""Finds the request that an agent's or a program's run is part of.
 
 That is the run that waits for the agent's call.  If the call was approved later, it is the request that
 continues the turn of the call.
@@ -10,26 +10,44 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from proxy.base.events import ToolCall
+from msgspec import Struct
+
+from proxy.base.events import RUN_PROGRAM, ToolCall, ToolDefinition
 from proxy.relay.ask import Ask
 from proxy.relay.memory.hidden.agent_turns import AgentCall, AgentTurns
 from proxy.relay.nested import AgentAsking, Purse
+from proxy.relay.offering.programs import is_callable
 from proxy.relay.run.job import Job
 from proxy.relay.run.state import State
+from proxy.tools.access.catalog import Catalog
+from proxy.tools.access.policy import Policy
 from proxy.tools.agents.agent import is_agent
 from proxy.tools.running.ledger import RunLedger
 from proxy.wires.client_port import ClientRequest
 
 
-def calls_agent(calls: Sequence[ToolCall]) -> bool:
-    """Return whether one of the calls, whose names are tool ids, calls an agent."""
-    return any(is_agent(call.name) for call in calls)
+def has_run(tool: str) -> bool:
+    """Return whether calls of the tool with this id have runs of their own: those of agents and programs."""
+    return tool == RUN_PROGRAM or is_agent(tool)
+
+
+def has_runs(calls: Sequence[ToolCall]) -> bool:
+    """Return whether one of the calls, whose names are tool ids, has a run of its own."""
+    return any(has_run(call.name) for call in calls)
 
 
 def can_hold_turn(request: ClientRequest) -> bool:
     """Return whether a turn of this request can be held for a person, and its client told so in text."""
     # A conversation that the upstream keeps cannot take later results; a JSON answer cannot hold a notice.
     return not (request.conversation or request.wants_json or request.choices > 1)
+
+
+class ProgramAccess(Struct, frozen=True):
+    """What programs may use: ``tools`` are those that a new program can call."""
+
+    policy: Policy
+    catalog: Catalog
+    tools: Sequence[ToolDefinition] = ()
 
 
 @dataclass(eq=False, slots=True)
@@ -39,7 +57,7 @@ class Parent:
     ``ask`` is the client's request, and ``model`` the model that it names.  ``ledger`` has the effects of the
     run.  ``turn`` is the number of the turn with the calls, and ``calls`` maps their ids to the calls of
     agents.  ``asking`` says what these calls may do about approvals.  ``running`` are the tasks of the
-    agents.
+    agents.  ``access`` is what programs may use.
     """
 
     ask: Ask
@@ -50,6 +68,7 @@ class Parent:
     calls: dict[str, AgentCall] = field(default_factory=dict)
     asking: AgentAsking = field(default_factory=AgentAsking)
     running: set[asyncio.Task[Any]] = field(default_factory=set)
+    access: ProgramAccess | None = None
 
 
 class Parents:
@@ -62,15 +81,15 @@ class Parents:
         self._continuing: dict[tuple[str, str], list[Parent]] = {}
 
     @contextmanager
-    def waiting(self, job: Job, state: State, calls: Sequence[ToolCall]) -> Iterator[None]:
-        """Let the run wait for agents inside this block.
+    def waiting(self, job: Job, state: State, calls: Sequence[ToolCall], policy: Policy) -> Iterator[None]:
+        """Let the run wait for agents and programs inside this block; ``policy`` is for its calls.
 
         At its end, agents that still run are cancelled, because their caller no longer waits.  Then the use
         of the agents counts against the run's budgets.
         """
         run_id, client = job.identity.run_id, job.client
         number, catalog = state.run.turn.number, state.tools.catalog
-        agents = {call.call_id: call for call in calls if is_agent(call.name)}
+        agents = {call.call_id: call for call in calls if has_run(call.name)}
         specs = {id_: spec for id_, call in agents.items() if (spec := catalog.get(call.name)) is not None}
         parent = self._waiting[run_id] = Parent(
             client.ask,
@@ -84,6 +103,7 @@ class Parents:
                 keeps=job.keeps,
                 asked_in=job.continuity.approvals.asked_in,
             ),
+            access=ProgramAccess(policy, catalog, _callable(state)),
         )
         try:
             yield
@@ -119,3 +139,10 @@ class Parents:
         """Return the parent of a call in a run, ``None`` if no one waits for it."""
         continuing = self._continuing.get((run_id, call_id))
         return continuing[0] if continuing else self._waiting.get(run_id)
+
+
+def _callable(state: State) -> Sequence[ToolDefinition]:
+    """Return the tools of a run that a program can call."""
+    tools = state.tools
+    found = (tools.catalog.get(tool) for tool in sorted(set(tools.offer.names.values())))
+    return [spec.definition() for spec in found if spec is not None and is_callable(spec)]

@@ -11,11 +11,12 @@ from msgspec import structs
 from proxy.base.caches import Derived
 from proxy.base.chance import replayable
 from proxy.base.errors import ToolFailure
-from proxy.base.events import SEARCH_TOOLS, ToolCall, ToolProgress, ToolResult
+from proxy.base.events import RUN_PROGRAM, SEARCH_TOOLS, ToolCall, ToolProgress, ToolResult
 from proxy.records.result_for_model import Hole
 from proxy.records.rows import ToolEffect
 from proxy.relay.base import RunEvents, RunSettings
-from proxy.relay.offering.offer import Offer, guarded_names, offered_only
+from proxy.relay.offering.narrowing import offered_only
+from proxy.relay.offering.offer import Offer, guarded_names
 from proxy.relay.run.approver import Approver
 from proxy.relay.run.hosted.found import note_found
 from proxy.relay.run.hosted.limits import (
@@ -28,7 +29,7 @@ from proxy.relay.run.hosted.limits import (
 )
 from proxy.relay.run.job import Job
 from proxy.relay.run.keepalive import Notifier, with_keepalive
-from proxy.relay.run.parents import Parents, calls_agent, can_hold_turn
+from proxy.relay.run.parents import Parents, can_hold_turn, has_runs
 from proxy.relay.run.run import AskApproval, CallModel, Command, RunTools
 from proxy.relay.run.state import State
 from proxy.relay.run_memory import RunMemory
@@ -126,13 +127,14 @@ class ToolCalls:
         for result in command.refused:
             shown.finished(call := run.call_of(result), with_arguments(state, call, result))
             await self._refuse(job, state, call, result)
-        if any(_has_effect(state.tools.catalog.get(call.name)) for call in calls):
+        if any(call.name == RUN_PROGRAM or _has_effect(state.tools.catalog.get(call.name)) for call in calls):
             state.tools.effects = True
             self._idempotency.caused(job.continuity.repeat_key, job.tools.ledger)
+        policy = self._offered_only(job, state, calls)
         work = self._runner.run_many(
             calls,
             state.tools.context.at_turn(run.turn.number),
-            policy=self._offered_only(job, state, calls),
+            policy=policy,
             budget_s=run.seconds_left,
             parallel=self._settings.parallel,
             on_start=shown.started
@@ -144,8 +146,8 @@ class ToolCalls:
             granted=state.turn.granted,
         )
         running = with_keepalive(work, self._settings.keepalive_s, shown.show, shown.notifier)
-        if calls_agent(calls):
-            with self._parents.waiting(job, state, calls), self._searching(state):
+        if has_runs(calls):
+            with self._parents.waiting(job, state, calls, policy), self._searching(state):
                 results = await running
             await self._hold_agents(job, state, calls, results)
         else:

@@ -249,7 +249,7 @@ class AgentRuns:
             self._wire,
             body,
             RequestHead(_authorization(outer.head.headers)),
-            RequestOptions(wanted=Wanted(every=True), history=False),
+            RequestOptions(wanted=Wanted(every=True, programs=False), history=False),
             Access(permissions, routes, outer.access.meter),
             nested=Nested(
                 agent=agent,

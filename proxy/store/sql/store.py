@@ -11,6 +11,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
+from proxy.base.events import RUN_PROGRAM
 from proxy.records.effects import REPEATS_WITHIN_S
 from proxy.records.rows import (
     RESULTS_KEPT_S,
@@ -349,15 +350,18 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
             of_run = "run_id = ? AND created_at >= ? ORDER BY"
             of_agents = f"parent_run = ? AND parent_run <> '' ORDER BY started_at, id LIMIT {rows.MAX_LISTED}"
             after = f"continues = ? AND continues <> '' ORDER BY started_at, id LIMIT {_MOST_CONTINUING}"
+            children = await _records(db, rows.RUNS, of_agents, run.id)
+            programs = [child.id for child in children if child.agent == RUN_PROGRAM]
             return RunDetail(
                 run,
                 await _records(db, rows.TURNS, "run_id = ? ORDER BY number", run.id),
                 await self._read(db, MESSAGES, f"{of_run} turn, seq", *kept),
                 await self._calls(db, run.id),
                 await self._read(db, NATIVE_CALLS, f"{of_run} invocation_id", *kept),
-                await _records(db, rows.RUNS, of_agents, run.id),
+                children,
                 await _records(db, rows.RUNS, after, run.id),
                 await _taken_over_by(db, run.id),
+                [call for id_ in programs for call in await self._calls(db, id_)],
             )
 
     async def called_tools(self, run_ids: Sequence[str]) -> Mapping[str, Sequence[CalledTool]]:

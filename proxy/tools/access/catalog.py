@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from proxy.base.caches import Snapshot
 from proxy.base.errors import ConfigError, Guard
-from proxy.base.events import SEARCH_TOOLS
+from proxy.base.events import PROXY_TOOLS
 from proxy.json.in_thread import in_thread
 from proxy.tools.access.call_prices import CallPrices
 from proxy.tools.access.policy import Policy
@@ -96,9 +96,10 @@ class Catalog(Snapshot):
     def select(self, policy: Policy, *, asks: bool = False) -> Selection:
         """Select the tools that ``policy`` offers, with ``asks`` also those that need an approval.
 
-        The tool that finds tools is not among them: a request offers it only if it does not show the others.
+        The tools that find tools and run programs are not among them: a request offers them only where they
+        have something to find or to call.
         """
-        tools = (spec for spec in self.tools() if spec.name != SEARCH_TOOLS)
+        tools = (spec for spec in self.tools() if spec.name not in PROXY_TOOLS)
         decisions = [(spec, policy.decide(spec)) for spec in tools]
         asking = frozenset(spec.name for spec, made in decisions if made.outcome == "needs_approval")
         allowed = [spec for spec, decision in decisions if decision.allowed]

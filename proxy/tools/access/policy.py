@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from proxy.base.caches import Memo
-from proxy.base.events import SEARCH_TOOLS
+from proxy.base.events import PROXY_TOOLS
 from proxy.base.globs import fits
 from proxy.tools.contract.bounds import ArgumentBound, FetchBounds, find_violation
 from proxy.tools.contract.spec import ToolEffect, ToolSpec
@@ -170,8 +170,8 @@ class Policy:
 
     def _own(self, spec: ToolSpec) -> Decision:
         """Return the decision of this policy alone."""
-        if spec.name == SEARCH_TOOLS:  # It finds only what the request offers.
-            return Decision("allowed", "tools.search")
+        if (setting := PROXY_TOOLS.get(spec.name)) is not None:
+            return Decision("allowed", setting)
         allow, approve, approve_effects = self.settings
         pattern = _first_match(spec.name, self.allow)
         if pattern is None:

@@ -18,6 +18,7 @@ from proxy.tools.contract.results.results import Output, to_output
 from proxy.tools.contract.spec import Redaction, ToolSpec
 from proxy.tools.running.cache import ResultCache, cache_key
 from proxy.tools.running.invocation import Invocation, InvocationJournal, fault_facts
+from proxy.tools.running.outcome import mark_untrusted
 from proxy.tools.running.plan import PlannedCall
 from proxy.tools.running.tasks.concurrency import Slots
 from proxy.tools.running.tasks.loop_watch import watch_steps
@@ -193,6 +194,8 @@ class Executor:
             # Log, record and metrics use the code; an unknown one could contain an argument.
             known = cause.code in _CODES
             message = mask_values(str(cause.message), planned.private)
+            if cause.untrusted:
+                mark_untrusted(invocation, cause.untrusted)
             return ToolFailure(message, code=cause.code if known else "execution_failed")
         self.crashed(invocation, planned.spec, cause)
         return ToolFailure(f"the tool failed{_effect_warning(invocation)}")

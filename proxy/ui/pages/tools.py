@@ -1,7 +1,7 @@
 """Show tools, MCP servers, and why a tool is offered or not."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from aiohttp import web
@@ -33,7 +33,6 @@ class ToolPages:
         ring: KeyRing,
         *,
         tools_enabled: bool,
-        now: Callable[[], float] = time.time,
     ) -> None:
         self._admin = admin
         self._store = store
@@ -41,7 +40,6 @@ class ToolPages:
         self._router = router
         self._ring = ring
         self._tools_enabled = tools_enabled
-        self._now = now
 
     async def tools(self, request: UiRequest) -> web.Response:
         """Return every loaded tool with its decision, its pin and its use in the last 24 hours."""
@@ -148,7 +146,7 @@ class ToolPages:
         return remedy_of(rule, tool, upstream, self._offer.lines)
 
     async def _used(self) -> dict[str, dict[str, Any]]:
-        rows = await self._store.usage(UsageFilter(("tool",), since=self._now() - _DAY_S))
+        rows = await self._store.usage(UsageFilter(("tool",), since=time.time() - _DAY_S))
         return {
             str(row.group[0]): {
                 "calls": row.tool_calls,

@@ -1,7 +1,7 @@
 """Build the rows of the list of runs: those of ``/admin/runs``, with the caller's name and the calls."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from proxy.api.admin.json_output import run_to_json
@@ -17,9 +17,8 @@ _MOST_CALLS: Final = 32
 class RunRows:
     """Completes the rows of runs from the record."""
 
-    def __init__(self, store: Store, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._monotonic = monotonic
         self._names: Mapping[str, str] = {}
         self._read_at = -float("inf")
 
@@ -49,9 +48,9 @@ class RunRows:
 
     async def _key_names(self) -> Mapping[str, str]:
         """Return the names of keys by id, at most a few seconds old."""
-        if self._monotonic() - self._read_at >= _NAMES_S:
+        if time.monotonic() - self._read_at >= _NAMES_S:
             self._names = named_callers((await self._store.read_keys()).keys)
-            self._read_at = self._monotonic()
+            self._read_at = time.monotonic()
         return self._names
 
 

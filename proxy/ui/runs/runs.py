@@ -175,7 +175,7 @@ class RunPages:
         for turn in shown["turns"]:
             turn["offset_ms"] = _ms(turn["started_at"], began)
             turn["first_ms"] = _ms(turn["first_at"], turn["started_at"])
-        for call in shown["invocations"]:
+        for call in (*shown["invocations"], *shown["inner_calls"]):
             call["offset_ms"] = _ms(call["started_at"], began)
         shown["offer"] = self._offer.of(detail)
         shown["budgets"] = self._used(detail)

@@ -4,9 +4,11 @@ Sources: OpenAI's API reference, "Create chat completion" (``web_search_options`
 tools".
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from proxy.base.conversation import Speaker, Spoken
+from proxy.wires.hosted.spoken import spoken_in
 from proxy.wires.hosted.tools import HostedTool, web_search
 
 OPTIONS: Final = "web_search_options"
@@ -15,13 +17,16 @@ _SEARCHES: Final = ("web_search", "openrouter:web_search")
 _BESIDE: Final = -1
 """The place of a declaration that is not among the tools."""
 
+_SPEAKERS: Final[Mapping[str, Speaker]] = {"assistant": "model", "tool": "result", "function": "result"}
+
 
 def hosted_tools(payload: Mapping[str, Any]) -> dict[int, HostedTool]:
     """See :meth:`proxy.wires.wire.Wire.hosted_tools`; ``web_search_options`` has the place -1."""
     found: dict[int, HostedTool] = {}
     options = payload.get(OPTIONS)
     if isinstance(options, dict):
-        found[_BESIDE] = web_search(OPTIONS, options, size=options.get("search_context_size"))
+        declared = {**options, "type": "web_search"}  # By that type a choice names it, too.
+        found[_BESIDE] = web_search(OPTIONS, declared, size=options.get("search_context_size"))
     tools = payload.get("tools")
     for place, tool in enumerate(tools if isinstance(tools, list) else ()):
         if isinstance(tool, dict) and tool.get("type") in _SEARCHES:
@@ -36,3 +41,10 @@ def hosted_tools(payload: Mapping[str, Any]) -> dict[int, HostedTool]:
                 size=given.get("search_context_size"),
             )
     return found
+
+
+def spoken(payload: Mapping[str, Any]) -> Iterator[Spoken]:
+    """See :meth:`proxy.wires.wire.Wire.spoken`."""
+    messages = payload.get("messages")
+    for message in messages if isinstance(messages, list) else ():
+        yield from spoken_in(message, _SPEAKERS.get(str(message.get("role")), "client"))

@@ -9,7 +9,7 @@ from proxy.wires.chat.crossing.fields import CHAT_FIELDS
 from proxy.wires.chat.crossing.from_client import read_conversation
 from proxy.wires.chat.crossing.to_upstream import body_of
 from proxy.wires.chat.dialect import CHAT
-from proxy.wires.chat.hosted import OPTIONS, hosted_tools
+from proxy.wires.chat.hosted import OPTIONS, hosted_tools, spoken
 from proxy.wires.chat.reader import ChatTurnReader
 from proxy.wires.chat.reply import ChatReplyWriter
 from proxy.wires.chat.request import ChatRequest, parse_chat_request
@@ -30,6 +30,7 @@ class ChatWire(Wire):
     approvals = CHAT_APPROVALS
     as_functions = staticmethod(as_functions)
     hosted_tools = staticmethod(hosted_tools)
+    spoken = staticmethod(spoken)
     codec = ConversationCodec(
         CHAT_FIELDS, read_conversation, body_of, repair_missing_reasoning=with_blank_reasoning
     )

@@ -18,6 +18,10 @@ _LONGEST_LABEL: Final = 500
 _LONGEST_URL: Final = 2048
 _MOST_CITATIONS: Final = 1000
 _IN_PARENTHESES: Final = re.compile(rf"[^\s\[\]]{{1,{_LONGEST_URL + 1}}}")
+_IN_ANGLES: Final = re.compile(rf"[^\s\[\]<>]{{0,{_LONGEST_URL}}}")
+_TITLE: Final = re.compile(r"""(?:[ \t]{1,8}(?:"[^"\n\[]{0,300}"|'[^'\n\[]{0,300}'))?[ \t]{0,8}\)""")
+_TITLE_BEGUN: Final = re.compile(r"""[ \t]{0,8}(?:(?:"[^"\n\[]{0,300}"?|'[^'\n\[]{0,300}'?)[ \t]{0,8})?""")
+"""What may follow an address in a link, whole and begun."""
 _PARENTHESIS: Final = re.compile(r"[()]")
 _LONGEST_CITED: Final = 300
 """Characters of a page that a citation repeats."""
@@ -40,6 +44,11 @@ class LinkFinder:
         self._before = ""
         self._length = 0
         self._found = 0
+
+    @property
+    def holds(self) -> bool:
+        """Whether text is held back that may become a link or a marker."""
+        return bool(self._held)
 
     def take(self, text: str) -> Iterator[TextDelta | CitationAdded]:
         """Yield what is certain once ``text`` has arrived: text, and each citation after its link."""
@@ -108,7 +117,7 @@ class LinkFinder:
 
     def _citation(self, link: str) -> Iterator[CitationAdded]:
         """Yield the citation of a link that was just written, if its address was found."""
-        url = link[link.index("](") + 2 : -1]
+        url = link[link.index("](") + 2 : -1].lstrip("<").partition(" ")[0].partition("\t")[0].rstrip(">")
         page = self._pages.get(url) or self._pages.get(url.rstrip("/")) or self._pages.get(f"{url}/")
         if page is not None:
             yield from self._cited(link, page)
@@ -133,12 +142,32 @@ def _link_end(text: str, at: int) -> int | None:
         return None
     if text[close + 1] != "(":
         return 0
+    return _target_end(text, close + 2)
+
+
+def _target_end(text: str, at: int) -> int | None:
+    """Return where a link ends whose address begins at ``at``, as :func:`_link_end` does."""
+    if text[at : at + 1] == "<":
+        run = _IN_ANGLES.match(text, at + 1)
+        stop = run.end() if run is not None else at + 1
+        if stop == len(text):
+            return None if len(text) < at + _LONGEST_URL else 0
+        return _after_address(text, stop + 1) if text[stop] == ">" else 0
     # An address has no bracket, so no character is looked at again for the next link.
-    run = _IN_PARENTHESES.match(text, close + 1)
-    stop = run.end() if run is not None else close + 1
-    depth = 0
-    for found in _PARENTHESIS.finditer(text, close + 1, stop):
+    run = _IN_PARENTHESES.match(text, at)
+    stop = run.end() if run is not None else at
+    depth = 1
+    for found in _PARENTHESIS.finditer(text, at, stop):
         depth += 1 if found.group() == "(" else -1
         if depth == 0:
             return found.end()
-    return None if stop == len(text) < close + 2 + _LONGEST_URL else 0
+    if stop == len(text):
+        return None if len(text) < at + _LONGEST_URL else 0
+    return _after_address(text, stop) if depth == 1 else 0
+
+
+def _after_address(text: str, at: int) -> int | None:
+    """Return where a link ends whose address ends at ``at``: behind its title, if it has one."""
+    if (found := _TITLE.match(text, at)) is not None:
+        return found.end()
+    return None if _TITLE_BEGUN.fullmatch(text, at) is not None else 0

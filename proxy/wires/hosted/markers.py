@@ -5,13 +5,14 @@ a link to its page, in the form that xAI's models give (``[[1]](https://…)``).
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import orjson
 from msgspec.structs import replace
 
 from proxy.base.events import ToolResult
+from proxy.wires.hosted.tools import FoundPage, listed_in, page_of
 
 _MEMBER: Final = "cite_as"
 """The member of a result that tells the model how to cite it."""
@@ -52,6 +53,14 @@ def numbered(result: ToolResult, numbers: Mapping[str, int]) -> ToolResult:
 def marker(number: int) -> str:
     """Return the marker that a model is asked for: nothing else is written so."""
     return f"【{number}】"
+
+
+def pages_in(text: str) -> Iterator[tuple[FoundPage, int]]:
+    """Yield the pages in the result of an earlier call, each with its number, 0 for none."""
+    for entry in listed_in(text) or ():
+        if isinstance(entry, dict) and (page := page_of(entry)) is not None:
+            found = _MARKER.fullmatch(str(entry.get(_MEMBER) or ""))
+            yield page, int(found[2] or 0) if found is not None else 0
 
 
 def highest_number(conversation: bytes) -> int:

@@ -212,7 +212,7 @@ class FoundPage(Struct, frozen=True):
 
 def is_list_of_pages(result: ToolResult) -> bool:
     """Return whether a search has answered with a list, and not with a text that may repeat its query."""
-    return _listed(result) is not None
+    return listed_in(result.content) is not None
 
 
 def found_pages(result: ToolResult) -> list[FoundPage]:
@@ -222,11 +222,11 @@ def found_pages(result: ToolResult) -> list[FoundPage]:
     """
     if not result.ok:
         return []
-    listed = _listed(result)
+    listed = listed_in(result.content)
     found: dict[str, FoundPage] = {}
     if listed is not None:
         for entry in listed[:_MOST_PAGES]:
-            if isinstance(entry, dict) and (page := _page(entry)) is not None:
+            if isinstance(entry, dict) and (page := page_of(entry)) is not None:
                 found.setdefault(page.url, page)
     else:
         for match in _URL.finditer(result.content):
@@ -238,10 +238,10 @@ def found_pages(result: ToolResult) -> list[FoundPage]:
     return list(found.values())
 
 
-def _listed(result: ToolResult) -> list[Any] | None:
+def listed_in(text: str) -> list[Any] | None:
     """Return the list in the result of a search; ``None`` if it is a text."""
     try:
-        content = orjson.loads(result.content)
+        content = orjson.loads(text)
     except orjson.JSONDecodeError:
         return None
     if isinstance(content, dict):
@@ -258,13 +258,14 @@ def fetched_page(result: ToolResult, asked: str) -> FoundPage:
         content = orjson.loads(result.content)
     except orjson.JSONDecodeError:
         content = None
-    page = _page(content) if isinstance(content, dict) else None
+    page = page_of(content) if isinstance(content, dict) else None
     if page is not None and page.text:
         return page
     return FoundPage(asked, one_line((page.title if page else asked)[:_LONGEST_TITLE]), result.content)
 
 
-def _page(entry: Mapping[str, Any]) -> FoundPage | None:
+def page_of(entry: Mapping[str, Any]) -> FoundPage | None:
+    """Return the page in an entry of a result; ``None`` if it has no address."""
     url = _first(entry, ("url", "link", "href"))
     if not _is_address(url):
         return None

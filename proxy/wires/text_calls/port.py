@@ -17,11 +17,11 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from proxy.base.conversation import Conversation
-from proxy.base.events import Frame, ReasoningDelta, RefusalDelta, TextDelta
+from proxy.base.events import Frame
 from proxy.wires.client_port import ClientRequest, TurnEncoder
 from proxy.wires.crossed import Crossing, TranslatedBody
 from proxy.wires.crossed_links import LinkingPort
-from proxy.wires.crossed_reader import CrossedReader
+from proxy.wires.crossed_reader import ContinuedReader, CrossedReader
 from proxy.wires.crossing.codec import read_exactly
 from proxy.wires.crossing.translation import Translation
 from proxy.wires.dialect import Dialect
@@ -34,7 +34,6 @@ from proxy.wires.text_calls.rules import TextCallRules
 from proxy.wires.turn.edits import Edits
 from proxy.wires.upstream_port import (
     BodyEditor,
-    ForwardingReader,
     RequestBody,
     StateHabit,
     TurnReader,
@@ -90,97 +89,15 @@ class PromptedBody(TranslatedBody):
         return self._with_lessons(changed) if changed is not None else None
 
 
-_TEXTS: Final = (TextDelta, ReasoningDelta, RefusalDelta)
 _IN_JSON: Final = {"[": rb"\[(?![{\]])"}
 """Patterns for characters that are also JSON syntax. In a text, such a character begins a marker only if it
 is not followed by JSON syntax."""
 
 
-class ContinuedReader(ForwardingReader):
-    """The upstream's reader, whose frames are the upstream's own up to the first call in its text."""
-
-    left_out = ()
-    _reader: TextCallReader
-
-    def __init__(self, reader: TextCallReader, encoder: Callable[[], TurnEncoder]) -> None:
-        super().__init__(reader)
-        self._make_encoder = encoder
-        self._crossed: CrossedReader | None = None
-        self._marks: list[tuple[Frame, str]] = []
-        self._texts: list[str] = []
-        self._members: Collection[str] = ()
-        self._last = Frame(b"")
-
-    @property
-    def has_unread(self) -> bool:
-        return self._reader.has_unread if self._crossed is None else self._crossed.has_unread
-
-    def feed(
-        self, chunk: bytes, *, together: bool = False, most: int = 0, large: bool = False
-    ) -> list[Frame]:
-        return self._going_on(self._reader.feed(chunk, most=most, large=large))
-
-    def _going_on(self, frames: list[Frame]) -> list[Frame]:
-        """Return the upstream's own frames up to the first call, and the encoder's frames from then on."""
-        if self._crossed is not None:
-            return self._crossed.take(frames)
-        passed = self._reader.passed
-        for frame in frames[:passed]:
-            self._note(frame)
-        if not self._reader.rewritten:
-            return frames
-        return [*frames[:passed], *self._take_over().take(frames[passed:])]
-
-    def _note(self, frame: Frame) -> None:
-        """Record what part of the response the client has."""
-        events, payload = frame.events, frame.payload
-        is_text = len(events) == 1 and isinstance(events[0], _TEXTS)
-        if payload is not None and not (is_text and payload.keys() == self._members):
-            self._marks.append((frame, "".join(self._texts)))
-            self._texts.clear()
-            self._members = payload.keys() if is_text else ()
-        self._last = frame
-        self._texts += [event.text for event in events if type(event) is TextDelta]
-
-    def _take_over(self) -> CrossedReader:
-        """Continue with an encoder, after reporting to it what the client has."""
-        encoder = self._make_encoder()
-        for frame, text in self._marks:
-            encoder.note_forwarded(frame, text)
-        if not (self._marks and self._marks[-1][0] is self._last):
-            encoder.note_forwarded(self._last, "".join(self._texts))
-        elif self._texts:
-            encoder.note_forwarded(Frame(b""), "".join(self._texts))
-        self._marks.clear()
-        self._crossed = CrossedReader(self._reader, encoder, {})
-        return self._crossed
-
-    def close(self) -> list[Frame]:
-        if self._crossed is not None:
-            return self._crossed.close()
-        frames = self._reader.close()
-        if not self._reader.rewritten:
-            return frames
-        # The turn ends here, so the encoder must also write its end now.
-        passed = self._reader.passed
-        for frame in frames[:passed]:
-            self._note(frame)
-        return [*frames[:passed], *self._take_over().end(frames[passed:])]
-
-    def read_reply(self, body: bytes) -> Frame:
-        frame = self._reader.read_reply(body)
-        if not self._reader.rewritten:
-            return frame
-        self._marks.append((frame, ""))
-        return self._take_over().take_reply(frame)
-
-    @property
-    def rewritten(self) -> bool:
-        return self._reader.rewritten
-
-
 class _FastContinuedReader(ContinuedReader, FastReader):
     """A :class:`ContinuedReader` whose events pass unread while nothing in them can begin a call."""
+
+    _reader: TextCallReader
 
     def __init__(
         self,

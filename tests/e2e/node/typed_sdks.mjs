@@ -31,7 +31,34 @@ const OUTPUTS = {
     status: 'completed',
     output: `created ${operation.path}`,
   }),
+  custom_tool_call: ({ call_id, input }) => ({ type: 'custom_tool_call_output', call_id, output: `heard ${input}` }),
+  function_call: ({ call_id, namespace, name }) => ({
+    type: 'function_call_output',
+    call_id,
+    output: `called ${namespace} ${name}`,
+  }),
+  tool_search_call: ({ call_id }) => ({ type: 'tool_search_output', call_id, execution: 'client', tools: [] }),
 };
+const CITY = { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] };
+const QUERY = { type: 'object', properties: { query: { type: 'string' } }, required: ['query'] };
+const TOOLS = [
+  { type: 'shell', environment: { type: 'local' } },
+  { type: 'apply_patch' },
+  { type: 'local_shell' },
+  { type: 'custom', name: 'say' },
+  {
+    type: 'namespace',
+    name: 'weather',
+    description: 'The weather.',
+    tools: [
+      { type: 'function', name: 'now', parameters: CITY, strict: false },
+      { type: 'custom', name: 'ask', description: 'Asks in words.' },
+    ],
+  },
+  { type: 'tool_search', execution: 'client', description: 'Finds tools.', parameters: QUERY },
+];
+
+const parsed = (given) => (typeof given === 'string' ? JSON.parse(given) : given);
 
 const sdks = {
   openai: async (model, question, input, calls, streamed) => {
@@ -41,7 +68,7 @@ const sdks = {
         model,
         input,
         store: false,
-        tools: [{ type: 'shell', environment: { type: 'local' } }, { type: 'apply_patch' }, { type: 'local_shell' }],
+        tools: TOOLS,
       };
       const response = streamed
         ? await openai.responses.stream(asked).finalResponse()
@@ -50,7 +77,7 @@ const sdks = {
       input.push(...JSON.parse(JSON.stringify(response.output, (name, value) => (name === 'parsed' ? undefined : value))));
       const called = response.output.filter((item) => item.type in OUTPUTS);
       if (!called.length) return response.output_text;
-      calls.push(...called.map(({ action, operation }) => action ?? operation));
+      calls.push(...called.map((item) => item.action ?? item.operation ?? item.input ?? parsed(item.arguments)));
       input.push(...called.map((item) => OUTPUTS[item.type](item)));
     }
   },

@@ -129,6 +129,57 @@ async def test_max_uses() -> None:
     assert decisions.count("refused: max_uses of the request") == 1
 
 
+async def test_a_forced_search_of_chat_options() -> None:
+    """A choice of the search means that of web_search_options, too."""
+    async with serving_models(CALLS, native=(), hosts_search=True) as (proxy, models):
+        body = {
+            "model": "gpt-4o-mini",
+            "messages": QUESTION,
+            "web_search_options": {},
+            "tool_choice": {"type": "web_search"},
+        }
+        answer = await proxy.ask(body)
+        first, second = (one.payload for one in models["gpt-4o-mini"].asked)
+    assert answer.status == 200
+    assert first["tool_choice"] == {"type": "function", "function": {"name": "web_search"}}
+    assert second.get("tool_choice", "auto") == "auto"
+
+
+async def test_calls_that_wait_count_for_max_uses() -> None:
+    """A call that waits for an approval is one of those that max_uses allows; further ones are refused."""
+    needed: dict[str, Any] = {"policy": {"approve": ("web__search",)}, "approvals": {"enabled": True}}
+    async with serving_models(CALLS, native=(), hosts_search=True, **needed) as (proxy, models):
+        models["gpt-4o-mini"].repeats = 2
+        answer = await proxy.ask(asked(MESSAGES, {**OF_MESSAGES, "max_uses": 1}), HEADERS, path=MESSAGES)
+    use, result, note = answer.json["content"]
+    assert use["input"] == SEARCH
+    assert result["content"]["error_code"] == "max_uses_exceeded"
+    assert "approv" in note["text"]
+
+
+async def test_each_request_has_its_own_declaration() -> None:
+    """What requests are offered is cached; their limits, forms and domains are those of each declaration."""
+    async with serving_models(CALLS, native=(), hosts_search=True) as (proxy, models):
+        models["gpt-4o-mini"].repeats = 2
+        for most, found in ((1, 1), (5, 2), (1, 1), (2, 2)):
+            tool = {**OF_MESSAGES, "max_uses": most}
+            answer = await proxy.ask(asked(MESSAGES, tool), HEADERS, path=MESSAGES)
+            assert answer.json["usage"]["server_tool_use"] == {"web_search_requests": found}
+        models["gpt-4o-mini"].repeats = 1
+        for include in ([], ["web_search_call.action.sources"], []):
+            body = asked(RESPONSES, {"type": "web_search"}, include=include)
+            search, _ = (await proxy.ask(body, path=RESPONSES)).json["output"]
+            assert ("sources" in search["action"]) is bool(include)
+        bound = {**OF_MESSAGES, "allowed_domains": ["x.example"]}
+        await proxy.ask(asked(MESSAGES, bound), HEADERS, path=MESSAGES)
+        await proxy.ask(asked(MESSAGES, OF_MESSAGES), HEADERS, path=MESSAGES)
+        newest, before = [await proxy.services.store.get_run(run.id) for run in (await proxy.runs())[:2]]
+    assert newest is not None
+    assert before is not None
+    assert newest.invocations[0].arguments_redacted == SEARCH
+    assert before.invocations[0].arguments_redacted == {**SEARCH, "allowed_domains": ["x.example"]}
+
+
 @pytest.mark.parametrize(
     ("path", "tool", "choice"),
     [

@@ -309,6 +309,14 @@ async def test_a_client_that_leaves_a_plain_stream_is_recorded(
     assert [message.content for message in detail.messages if message.role == "assistant"] == ["Hello"]
 
 
+async def test_events_after_the_end_mark_belong_to_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text that follows the end mark is not part of the answer, although it looks like the text before."""
+    words = [chunk(f'{{"content":"word {number} "}}') for number in range(4)]
+    stop, done = chunk("{}", '"stop"'), b"data: [DONE]\n\n"
+    streams = [(*words, stop, done, *words), (*words, done, *words), (*words, stop + done, words[0], done)]
+    await both([Script(pieces) for pieces in streams], monkeypatch)
+
+
 async def test_a_wait_for_the_end_is_limited_by_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream without an end mark ends as it did, with the reason that was read plainly."""
     script = Script((PLAIN[1], PLAIN[2], chunk("{}", '"stop"')), cut=True)

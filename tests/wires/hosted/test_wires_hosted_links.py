@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from proxy.base.events import CitationAdded, Frame, TextDelta, Usage, UsageReported
 from proxy.wires.anthropic.wire import AnthropicWire
 from proxy.wires.chat.wire import ChatWire
-from proxy.wires.crossed_links import LinkingReader
+from proxy.wires.crossed_links import CitingWire, LinkingReader
 from proxy.wires.hosted.links import LinkFinder
 from proxy.wires.hosted.tools import FoundPage
 from proxy.wires.text_calls.port import text_call_port
@@ -25,6 +26,7 @@ PIECES = st.sampled_from(
     [
         *(f"[{label}]({url})" for label in ("a", "\U0001f30a", "河", "e\u0301", "") for url in PAGES),
         *("[", "]", "(", ")", "](", "[[", "\n", " ", "plain", "\U0001f30a", "[no](https://other.example/)"),
+        *("[x](<https://b.example>)", '[x](https://b.example "t")', "[x](<", " 't'", '"', ">)", "<"),
         *("[x](https://b.example/)", "[x](https://b.example", "https://b.example", "!", "[1]", "[a]: x"),
     ]
 )
@@ -55,18 +57,34 @@ def test_any_cut(whole: str, cuts: list[int]) -> None:
     for citation in found:
         link = whole[citation.start : citation.end]
         assert link.startswith("[")
-        assert link.endswith((f"]({citation.url})", f"]({citation.url}/)"))
+        assert f"]({citation.url}" in link or f"](<{citation.url}" in link
+        assert link.endswith(")")
         assert len(citation.cited) == 300
 
 
 def test_the_links_of_a_text() -> None:
-    """Links with parentheses and with another slash at the end are found; broken ones are text."""
-    whole = "[a](https://a.example/x_(y)) [b](https://b.example/) [c](http://c.example/?q=1 'title') [d]("
-    _, found = read(list(whole))
-    assert [whole[one.start : one.end] for one in found] == [
+    """Links with parentheses, angle brackets, titles and another slash at the end are found; broken ones are
+    text."""
+    links = [
         "[a](https://a.example/x_(y))",
         "[b](https://b.example/)",
+        "[b](<https://b.example>)",
+        "[c](http://c.example/?q=1 'title')",
+        '[b](https://b.example "A (fine) title" )',
+        '[a](<https://a.example/x_(y)> "t")',
     ]
+    broken = [
+        "[b](https://b.example title)",
+        '[b](https://b.example "title',
+        "[b](<https://b.example",
+        "[b](<https:// b.example>)",
+        "[b] (https://b.example)",
+        "[d](",
+    ]
+    whole = " ".join([*links, *broken])
+    _, found = read(list(whole))
+    assert [whole[one.start : one.end] for one in found] == links
+    assert read([whole])[1] == found
 
 
 def test_what_is_held_back_is_bounded() -> None:
@@ -127,3 +145,40 @@ def test_models_that_write_calls_into_their_text(prompt: bool) -> None:
     blocks = json.loads(frame.raw)["content"]
     assert [block["text"] for block in blocks] == ["See ", "[b](https://b.example)", "."]
     assert blocks[1]["citations"][0]["url"] == "https://b.example"
+
+
+@given(st.lists(PIECES, max_size=8), st.lists(st.integers(1, 40), min_size=1, max_size=20))
+def test_an_upstream_of_the_clients_dialect(pieces: list[str], cuts: list[int]) -> None:
+    """The upstream's bytes pass until the first citation; the text is the same, however the stream is cut."""
+    wire = ChatWire()
+    asked = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hm?"}]}
+    port = CitingWire(wire, wire.parse(asked))
+    port.cite(list(PAGES.values()), lambda: b"")
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}, *({"content": p} for p in pieces)]
+    chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    head = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    sent = b"".join(b"data: %b\n\n" % json.dumps(head | chunk).encode() for chunk in chunks)
+    sent += b"data: [DONE]\n\n"
+    reader = port.reader((), lambda name: False, 8192)
+    frames: list[Frame] = []
+    left = sent
+    for size in itertools.cycle(cuts):
+        frames += reader.feed(left[:size])
+        left = left[size:]
+        if not left:
+            break
+    frames += reader.close()
+    got = b"".join(frame.raw for frame in frames)
+    payloads = [json.loads(line[6:]) for line in got.split(b"\n\n") if line.startswith(b"data: {")]
+    parts = [choice["delta"] for payload in payloads for choice in payload["choices"]]
+    finder = LinkFinder(PAGES, dict(enumerate(PAGES.values(), 1)))
+    events = [*finder.take("".join(pieces)), *finder.end()]
+    whole = "".join(event.text for event in events if isinstance(event, TextDelta))
+    found = [event for event in events if isinstance(event, CitationAdded)]
+    assert "".join(part.get("content") or "" for part in parts) == whole
+    notes = [note["url_citation"] for part in parts for note in part.get("annotations", ())]
+    assert [(note["start_index"], note["end_index"]) for note in notes] == [(c.start, c.end) for c in found]
+    if not found:
+        assert got == sent
+    assert got.count(b"[DONE]") == 1

@@ -50,15 +50,13 @@ class SpokenDialect(Struct, frozen=True):
     problem: str = ""
 
 
-async def find_dialects(
-    upstream: Upstream, wires: Mapping[str, Wire], model: str, *, timeout_s: float = _TIMEOUT_S
-) -> list[SpokenDialect]:
+async def find_dialects(upstream: Upstream, wires: Mapping[str, Wire], model: str) -> list[SpokenDialect]:
     """Ask ``model`` for one word in each of the ``wires``, one after the other, in their order.
 
     Costs a completion of at most 16 tokens for each dialect that is spoken. Never raises for failures of the
     upstream.
     """
-    return [await speaks(upstream, wire, model, timeout_s=timeout_s) for wire in wires.values()]
+    return [await speaks(upstream, wire, model) for wire in wires.values()]
 
 
 async def speaks(

@@ -1,14 +1,39 @@
 """Notes what calls of the provider's tools found: pages that the answer cites, and addresses to fetch."""
 
+import itertools
 from collections.abc import Iterable, Sequence
+from typing import Final
+
+import orjson
 
 from proxy.base.events import ToolCall, ToolResult
+from proxy.json.in_thread import in_thread
 from proxy.relay.run.hosted.limits import declared_tool
 from proxy.relay.run.job import Job
 from proxy.relay.run.state import State
-from proxy.wires.hosted.markers import numbered
-from proxy.wires.hosted.tools import fetched_page, found_pages, is_list_of_pages, url_of
+from proxy.wires.hosted.markers import numbered, pages_in
+from proxy.wires.hosted.tools import FoundPage, fetched_page, found_pages, is_list_of_pages, url_of
 from proxy.wires.upstream_port import CitingPort
+
+_MOST_RESULTS: Final = 1000
+"""Results of earlier turns whose pages can be cited."""
+
+
+async def note_earlier(job: Job) -> None:
+    """Let the answer cite pages that hidden turns of earlier requests have found.
+
+    A search beside a call of the client's, or one that waited for an approval, is in such a turn.
+    """
+    port = job.upstream.port
+    if not (job.continuity.restored and job.tools.offer.shown.hosted and isinstance(port, CitingPort)):
+        return
+
+    def found() -> list[tuple[FoundPage, int]]:
+        conversation = job.client.port.spoken(orjson.loads(job.upstream.editor.history()))
+        results = (text for speaker, text in conversation if speaker == "result")
+        return [page for text in itertools.islice(results, _MOST_RESULTS) for page in pages_in(text)]
+
+    port.cite_earlier(await in_thread(found) if job.upstream.is_large else found())
 
 
 def note_found(job: Job, state: State, made: Iterable[tuple[ToolCall, ToolResult]]) -> Sequence[ToolResult]:

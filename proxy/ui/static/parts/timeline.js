@@ -11,15 +11,18 @@ const STEPS = [1, 1.5, 2, 2.5, 3, 4, 5, 6, 8];
 
 /** `detail` is as the API has it.  Returns the element; a click on a row pins its numbers beside the axis. */
 export function timeline(detail, pinned = null) {
-  const { run, turns, invocations } = detail;
+  const { run, turns, invocations, inner_calls: inner = [], agent_runs: below = [] } = detail;
   const began = run.started_at;
   const now = Date.now() / 1000;
+  // The calls of a program follow the call that ran it.
+  const parents = new Map(below.map((one) => [one.id, one.parent_call]));
+  const linesOf = (call) => [call, ...inner.filter((one) => parents.get(one.run_id) === call.id)].map((one) => callLine(one, began, now));
   const lines = turns.flatMap((turn) => [
     turnLine(turn, began, run, now),
-    ...invocations.filter((call) => call.turn === turn.number).map((call) => callLine(call, began, now)),
+    ...invocations.filter((call) => call.turn === turn.number).flatMap(linesOf),
   ]);
   const known = new Set(turns.map((turn) => turn.number));
-  lines.push(...invocations.filter((call) => !known.has(call.turn)).map((call) => callLine(call, began, now)));
+  lines.push(...invocations.filter((call) => !known.has(call.turn)).flatMap(linesOf));
   const end = Math.max(1, (run.duration_s ?? 0) * 1000, ...lines.map((line) => line.to));
   const { top, ticks } = scale(end);
   const pin = h("aside.pin", { "aria-label": "Pinned", hidden: true });

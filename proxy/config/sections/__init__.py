@@ -1,0 +1,1 @@
+"""Sections of the configuration that :mod:`proxy.config.settings` puts together."""

@@ -1,0 +1,95 @@
+"""Programs: whether a request offers them, and how their tool describes the tools that a program can call."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any, Final, Literal
+
+import orjson
+from msgspec import Struct
+
+from proxy.base.events import PROXY_TOOLS, RUN_PROGRAM, ToolDefinition, ToolDefinitions
+from proxy.relay.offering.deferred import OfferedTools, SearchRules
+from proxy.tools.access.catalog import Selection
+from proxy.tools.agents.agent import is_agent
+from proxy.tools.contract.spec import ToolSpec
+from proxy.tools.programs.stubs import stubs
+
+ProgramMode = Literal["auto", "on", "off"]
+
+_MOST_STUBS: Final = 24_000
+"""The most characters of declarations that a model is shown, about 6,000 tokens."""
+
+_FOUND: Final = (
+    "\nA program can call each tool that you are shown or that a search lists, by its name with _ in place "
+    "of every other sign. Search first if you do not know its arguments."
+)
+
+
+class ProgramRules(Struct, frozen=True):
+    """The operator's setting of programs.  With ``"auto"`` a request offers them if its model would
+    search for tools by the rules of ``search``, or has too many of them."""
+
+    mode: ProgramMode = "off"
+    search: SearchRules = SearchRules()
+
+    def tool(self, selection: Selection) -> ToolSpec | None:
+        """Return the tool that runs programs, ``None`` if they are off."""
+        return None if self.mode == "off" else selection.catalog.get(RUN_PROGRAM)
+
+    def offered(
+        self,
+        found: OfferedTools,
+        left_out: dict[str, str],
+        tools: Sequence[ToolSpec],
+        program: ToolSpec,
+        forced: Collection[str],
+    ) -> tuple[OfferedTools, dict[str, str]]:
+        """Return what a request offers if its model may write programs, and the tools that are left out.
+
+        ``found`` and ``left_out`` are the same without programs; see :func:`with_program`.
+        """
+        searches = bool(found.deferred.tools) or self.search.many(tools, None)
+        if self.mode == "auto" and not searches:
+            return found, left_out
+        made = with_program(found, tools, program, forced)
+        offered = {spec.name for spec in made.specs}
+        return made, {name: why for name, why in left_out.items() if name not in offered}
+
+
+def is_callable(spec: ToolSpec) -> bool:
+    """Return whether a program can call a tool: not an agent, a search, or another program."""
+    return spec.name not in PROXY_TOOLS and not is_agent(spec.name)
+
+
+def with_program(
+    found: OfferedTools, tools: Sequence[ToolSpec], program: ToolSpec, forced: Collection[str]
+) -> OfferedTools:
+    """Return what a request offers if its model can write programs.
+
+    ``tools`` are its server tools, and ``found`` is what it would offer without programs.  The tools that a
+    program can call are declared in the description of ``program`` and not shown besides, except those in
+    ``forced``.  If there are too many to declare, the model searches for them.
+    """
+    called = [spec for spec in tools if is_callable(spec)]
+    if not called:
+        return found
+    declared = stubs([spec.definition() for spec in called])
+    if len(declared) > _MOST_STUBS:
+        shown = found.shown.followed_by([_described(program, _FOUND)])
+        return OfferedTools([*found.specs, program], shown, found.deferred)
+    kept = [spec for spec in tools if not is_callable(spec) or spec.name in forced]
+    shown = ToolDefinitions(spec.definition() for spec in kept)
+    shown = shown.followed_by([_described(program, f"\nThe tools:\n{declared}")])
+    return OfferedTools([*tools, program], shown)
+
+
+def _described(program: ToolSpec, more: str) -> ToolDefinition:
+    """Return the tool that runs programs with a longer description of its argument.
+
+    OpenAI takes 1,024 characters for a tool's own description.
+    """
+    made = program.definition()
+    schema: dict[str, Any] = orjson.loads(orjson.dumps(made.parameters))
+    for argument in schema["properties"].values():
+        argument["description"] = f"{argument['description']}.{more}"
+    return replace(made, parameters=schema)

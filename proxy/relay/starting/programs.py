@@ -1,0 +1,294 @@
+"""Programs: a model writes code that calls tools, and gets only what the code returns or prints.
+
+A program has a run of its own in the record, as an agent has, but no model.  Its steps are the turns of that
+run: in each, the calls that the program waits for go through the same runner as any other call.
+
+Before calls that can have an effect, the program's state is on record.  If the process dies, the same request
+leads to the same program, which goes on from that state in the same run; the claims of effects tell which of
+its calls have happened (rule R5).  If calls need an approval, the program waits as an agent does: its call
+ends and names the approvals, and it is called again once somebody has decided.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import orjson
+from msgspec.structs import replace
+
+from proxy.base.errors import StoreError, ToolFailure
+from proxy.base.events import RUN_PROGRAM
+from proxy.records.effects import REPEATS_WITHIN_S, UNANSWERED, UNMARKED_REPEAT_WITHIN_S
+from proxy.records.rows import MessageRecord, RunRecord, RunStatus
+from proxy.relay.memory.hidden.agent_turns import AgentCall, AgentTurn
+from proxy.relay.memory.programs import ProgramState, key_of, read, written
+from proxy.relay.nested import AgentUsed, RunWatch
+from proxy.relay.run.parents import Parent, Parents
+from proxy.relay.starting.program_steps import Steps, StepTools, Waits
+from proxy.store.base import Store
+from proxy.tools.contract.provider import CallContext
+from proxy.tools.programs.engine import Engine, ProgramFailed
+from proxy.tools.programs.stubs import bindings_of
+from proxy.tools.running.ledger import RunContext
+
+_MOST_VALUE: Final = 1 << 20
+_MOST_PRINTED_WITH_ERROR: Final = 300
+_MARGIN_S: Final = 1.0
+"""A program's calls end this many seconds before its own time is over."""
+_NO_REQUEST: Final = "a program runs only inside of a request that asks a model"
+_UNKNOWN: Final = (
+    "the program was interrupted while calls with an effect were under way, and nobody knows any more how "
+    "they ended; they may have taken effect: find out, or ask the user"
+)
+
+
+class ProgramRuns:
+    """Runs programs, as a :data:`~proxy.tools.programs.programs.RunProgram`.  The process has one."""
+
+    def __init__(
+        self,
+        tools: StepTools,
+        parents: Parents,
+        store: Store,
+        engine: Engine,
+        *,
+        timeout_s: float,
+        run_ids: Callable[[], str],
+    ) -> None:
+        self._tools = tools
+        self._parents = parents
+        self._store = store
+        self._engine = engine
+        self._timeout_s = timeout_s
+        self._run_ids = run_ids
+
+    async def __call__(self, code: str, context: CallContext) -> Any:
+        """Return what the model gets of a program."""
+        parent = self._parents.of(context.run_id, context.call_id)
+        if parent is None or parent.access is None:
+            raise ToolFailure(_NO_REQUEST)
+        call = parent.calls.get(context.call_id)
+        state = await self._begin(code, context, parent, call)
+        run = _ProgramRun(self, code, context, parent, call, state)
+        status: RunStatus = "failed"
+        try:
+            value = await run.serve()
+            status = "completed"
+            return value
+        except Waits as waits:
+            status = "suspended"
+            raise run.waits(waits) from None
+        except ToolFailure:
+            raise
+        except BaseException:  # A cancellation.
+            status = "cancelled"
+            raise
+        finally:
+            run.ended(status)
+
+    async def _begin(
+        self, code: str, context: CallContext, parent: Parent, call: AgentCall | None
+    ) -> ProgramState:
+        """Return the state from which a program begins or goes on."""
+        ledger = parent.ledger
+        request = "" if ledger.request is None else ledger.request.key.digest
+        try:
+            if call is not None and call.goes_on is not None:
+                return await self._continued(read(call.goes_on.body), context.caller)
+            key = key_of(context.caller, request or context.run_id, code)
+            is_repeat = ledger.request is not None and ledger.request.is_repeat
+            earlier = await self._tools.states.find(key, context.caller) if request else None
+            if earlier is not None and await self._goes_on(earlier, is_repeat=is_repeat):
+                return replace(earlier, parent_run=context.run_id, parent_call=context.invocation_id)
+        except StoreError:
+            raise ToolFailure("the record could not be read, so the program did not begin") from None
+        if earlier is not None and not earlier.done:
+            key = key_of(context.caller, context.invocation_id, code)
+        names = {} if parent.access is None else bindings_of(parent.access.tools)
+        return ProgramState(
+            key=key,
+            run_id=self._run_ids(),
+            parent_run=context.run_id,
+            parent_call=context.invocation_id,
+            started_at=time.time(),
+            tools={name: bound.tool for name, bound in names.items()},
+        )
+
+    async def _goes_on(self, earlier: ProgramState, *, is_repeat: bool) -> bool:
+        """Return whether a program goes on from a state: it was interrupted, and not long ago."""
+        within_s = REPEATS_WITHIN_S if is_repeat else UNMARKED_REPEAT_WITHIN_S
+        if earlier.done or self._tools.states.age_s(earlier) > within_s:
+            return False
+        detail = await self._store.get_run(earlier.run_id)
+        return detail is not None and detail.run.status in UNANSWERED
+
+    async def _continued(self, waited: ProgramState, caller: str) -> ProgramState:
+        """Return the newest state of a program that waited for approvals.
+
+        It may have gone on before, and been interrupted.  Claims of effects are forgotten after a time; then
+        nobody can tell which of its last calls have happened.
+        """
+        latest = await self._tools.states.find(waited.key, caller)
+        if latest is None or latest.step <= waited.step:
+            return waited
+        if latest.done or self._tools.states.age_s(latest) > REPEATS_WITHIN_S:
+            raise ToolFailure(_UNKNOWN)
+        return latest
+
+
+class _ProgramRun:
+    """One program, from its first or a later step to its end."""
+
+    def __init__(
+        self,
+        owner: ProgramRuns,
+        code: str,
+        context: CallContext,
+        parent: Parent,
+        call: AgentCall | None,
+        state: ProgramState,
+    ) -> None:
+        self._owner = owner
+        self._code = code
+        self._context = context
+        self._parent = parent
+        self._call = call
+        self._began = time.monotonic()
+        self._goes_on = bool(state.dump)
+        ledger = parent.ledger.inner()
+        for sources in filter(None, (parent.ledger.untrusted_before(parent.turn), state.untrusted)):
+            # The code may quote what the model has read.
+            ledger.mark_untrusted(sources)
+        ask, access = parent.ask, parent.access
+        self._ledger = ledger
+        self._run = RunContext(
+            state.run_id,
+            0,
+            ask.identity.caller,
+            ask.identity.request_id,
+            ledger,
+            ask.access.meter,
+            ask.identity.key,
+            None if access is None else access.catalog,
+            parent.asking.keeps,
+        )
+        left_s = min(owner._timeout_s, parent.purse.seconds_left())
+        deadline = self._began + max(left_s - _MARGIN_S, left_s / 2)
+        outer = context.call_id if call is None or call.goes_on is None else call.goes_on.call.call_id
+        self._steps = Steps(owner._tools, parent, state, self._run, RunWatch(context), outer, deadline)
+        self._put(state, "running")
+
+    async def serve(self) -> Any:
+        """Run the program and return what the model gets."""
+        if self._goes_on:
+            await self._note_known()
+        try:
+            text = await self._served()
+        except ProgramFailed as failure:
+            printed = (self._steps.state.printed + failure.printed)[-_MOST_PRINTED_WITH_ERROR:]
+            said = f"{failure.message}\nPrinted before: {printed}" if printed else failure.message
+            raise ToolFailure(said, untrusted=self._untrusted()) from None
+        self._context.signals.untrusted = bool(untrusted := self._untrusted())
+        self._context.signals.sources = untrusted
+        if len(text) > _MOST_VALUE:
+            raise ToolFailure("the program's value is larger than 1 MiB: return less", untrusted=untrusted)
+        value, printed = orjson.loads(text), self._steps.state.printed
+        self._note("output", text if not printed else f"{printed}\n{text}")
+        return {"printed": printed, "value": value} if printed else value
+
+    async def _served(self) -> str:
+        parent, state = self._parent, self._steps.state
+        names = bindings_of(parent.access.tools) if parent.access is not None else {}
+        session = self._owner._engine.session()
+        try:
+            if not self._goes_on:
+                self._note("program", self._code)
+            step = await session.start(self._code, names, state.dump)
+            if self._goes_on:
+                step = await self._steps.go_on(session)
+            return await self._steps.finish(session, step)
+        finally:
+            await session.close()
+
+    async def _note_known(self) -> None:
+        """Note the effects whose results the program has: its next call of such a tool is another effect."""
+        state = self._steps.state
+        try:
+            detail = await self._owner._store.get_run(state.run_id)
+        except StoreError:
+            raise ToolFailure("the record could not be read, so the program did not go on") from None
+        for row in detail.invocations if detail is not None else ():
+            if row.turn < state.step:
+                self._ledger.answer_for(row.id)
+
+    def waits(self, waits: Waits) -> ToolFailure:
+        """Store a program that waits for approvals; return a failure that names them."""
+        self._steps.state = waits.state
+        earlier = None if self._call is None else self._call.goes_on
+        turns, call = self._owner._parents.turns, self._call
+        if turns is not None and call is not None:
+            took = AgentUsed(calls=waits.state.made, seconds=time.monotonic() - self._began)
+            turn = AgentTurn(
+                run_id=waits.state.run_id,
+                caller=self._run.caller,
+                approval_ids=waits.ids,
+                body=written(waits.state),
+                parent_run=call.run_id,
+                parent_turn=call.turn,
+                call=call.call if earlier is None else earlier.call,
+                spec_digest=call.spec_digest,
+                invocation_id=self._context.invocation_id,
+                used=took,
+                continued=0 if earlier is None else earlier.continued + 1,
+                ephemeral=not self._parent.asking.keeps,
+            )
+            turns.put(turn)
+        words = f"calls of the program wait for an approval: {', '.join(waits.ids)}"
+        return ToolFailure(words, code="approval_required")
+
+    def ended(self, status: RunStatus) -> None:
+        """Close the program's run in the record."""
+        state = self._steps.state
+        self._put(state, status)
+        if state.dump and status not in ("suspended", "cancelled"):
+            over = replace(state, done=True, dump=b"", printed="", results={}, calls=())
+            keeps = self._parent.asking.keeps
+            self._owner._tools.states.put(over, self._run.caller, ephemeral=not keeps)
+
+    def _untrusted(self) -> str:
+        return self._ledger.untrusted_before(sys.maxsize)
+
+    def _note(self, role: str, text: str) -> None:
+        """Keep the program, or what came of it.  It may contain private arguments, so it is only kept
+        encrypted (rule R3)."""
+        store, state = self._owner._store, self._steps.state
+        if store.sealed and self._parent.asking.keeps:
+            at = 0 if role == "program" else state.step + 1
+            store.put_messages([MessageRecord(state.run_id, at, 0, role, content=text)])
+
+    def _put(self, state: ProgramState, status: RunStatus) -> None:
+        ask = self._parent.ask
+        record = RunRecord(
+            id=state.run_id,
+            request_id=ask.identity.request_id,
+            caller=ask.identity.caller,
+            wire=ask.wire.dialect.name,
+            model="",
+            upstream="",
+            stream=False,
+            status=status,
+            started_at=state.started_at,
+            ended_at=None if status == "running" else state.started_at + self._seconds(state),
+            error_code="program_failed" if status == "failed" else None,
+            turns=state.step,
+            tool_calls=state.made,
+            offered=tuple(sorted(state.tools.values())),
+            agent=RUN_PROGRAM,
+            parent_run=state.parent_run,
+            parent_call=state.parent_call,
+        )
+        self._owner._store.put_run(record)
+
+    def _seconds(self, state: ProgramState) -> float:
+        return max(time.time() - state.started_at, time.monotonic() - self._began)

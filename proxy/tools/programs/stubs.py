@@ -1,0 +1,135 @@
+"""Tools as a program sees them: names that Python allows, and typed declarations made from their schemas.
+
+The schemas and descriptions may come from a server of a stranger.  Every text is bounded and stands on lines
+of comments, so it cannot end the declaration that it belongs to.
+"""
+
+import keyword
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final
+
+from proxy.base.events import ToolDefinition
+from proxy.tools.programs.engine import Binding
+
+_MOST_ABOUT: Final = 300
+_MOST_ARGUMENT: Final = 100
+"""The most characters of the description of a tool, and of an argument."""
+_MOST_ARGUMENTS: Final = 40
+_MOST_CHOICES: Final = 12
+_MOST_DEPTH: Final = 4
+_MOST_NAME: Final = 64
+
+_OTHER: Final = re.compile(r"\W", re.ASCII)
+_TYPES: Final[Mapping[str, str]] = {
+    "string": "str",
+    "integer": "int",
+    "number": "float",
+    "boolean": "bool",
+    "null": "None",
+    "array": "list",
+    "object": "dict",
+}
+
+
+def bindings_of(tools: Iterable[ToolDefinition]) -> Mapping[str, Binding]:
+    """Return the tools by the names that a program calls them; no two have the same."""
+    found: dict[str, Binding] = {}
+    for tool in tools:
+        name = identifier(tool.name)
+        while name in found:
+            name += "_"
+        found[name] = Binding(tool.name, tuple(islice(_properties(tool.parameters), _MOST_ARGUMENTS)))
+    return found
+
+
+def identifier(name: str) -> str:
+    """Return a name as Python allows it: ``a-b`` as ``a_b``."""
+    made = _OTHER.sub("_", name)
+    if not made or made[0].isdigit() or made.startswith("_"):
+        made = f"tool_{made}"
+    return f"{made}_" if keyword.iskeyword(made) else made
+
+
+def stubs(tools: Sequence[ToolDefinition]) -> str:
+    """Return the declarations of these tools as Python."""
+    by_id = {tool.name: tool for tool in tools}
+    return "\n".join(_stub(name, by_id[bound.tool]) for name, bound in bindings_of(tools).items())
+
+
+def _stub(name: str, tool: ToolDefinition) -> str:
+    required = tool.parameters.get("required")
+    needed = set(map(str, required)) if isinstance(required, list) else set()
+    arguments, about, odd = [], [], []
+    properties = _properties(tool.parameters)
+    # Python wants the arguments that have a default last; all are shown by name.
+    for argument in sorted(islice(properties, _MOST_ARGUMENTS), key=lambda one: one not in needed):
+        schema = properties[argument]
+        typed = f"{argument}: {type_of(schema)}{'' if argument in needed else ' = ...'}"
+        if argument.isidentifier() and not keyword.iskeyword(argument):
+            arguments.append(typed)
+        else:
+            odd.append(typed)
+        if isinstance(schema, Mapping) and (words := _line(schema.get("description"), _MOST_ARGUMENT)):
+            about.append(f"    # {_line(argument, _MOST_NAME)}: {words}")
+    more = ["**named: Any"] if odd else []
+    lines = [f"async def {name}({', '.join(['*', *arguments] if arguments else more)}) -> Any:"]
+    if arguments and more:
+        lines = [f"async def {name}({', '.join(['*', *arguments, *more])}) -> Any:"]
+    if words := _line(tool.description, _MOST_ABOUT):
+        lines.append(f"    # {words}")
+    lines += about
+    lines += [f"    # in **{{…}}: {_line(one, 2 * _MOST_ARGUMENT)}" for one in odd]
+    return "\n".join(lines)
+
+
+def type_of(schema: Any, depth: int = 0) -> str:
+    """Return the type of a JSON Schema in the notation of Python; ``Any`` for what has none."""
+    if not isinstance(schema, Mapping) or depth > _MOST_DEPTH:
+        return "Any"
+    choices = [schema["const"]] if "const" in schema else schema.get("enum")
+    if isinstance(choices, list) and 0 < len(choices) <= _MOST_CHOICES:
+        shown = [repr(one)[:_MOST_NAME] for one in choices if isinstance(one, str | int | bool | None)]
+        return f"Literal[{', '.join(shown)}]" if len(shown) == len(choices) else "Any"
+    for several in ("anyOf", "oneOf"):
+        if isinstance(options := schema.get(several), list) and options:
+            return _union(type_of(option, depth + 1) for option in options[:_MOST_CHOICES])
+    kinds = schema.get("type")
+    if isinstance(kinds, list):
+        return _union(type_of({**schema, "type": kind}, depth + 1) for kind in kinds[:_MOST_CHOICES])
+    if kinds == "array":
+        return f"list[{type_of(schema.get('items'), depth + 1)}]"
+    if kinds == "object":
+        return _object(schema, depth)
+    return _TYPES.get(str(kinds), "Any")
+
+
+def _object(schema: Mapping[str, Any], depth: int) -> str:
+    """Return an object with its keys, as ``{"a": int}``; the notation is for reading, not for a checker."""
+    properties = _properties(schema)
+    if not properties or len(properties) > _MOST_CHOICES:
+        return "dict[str, Any]"
+    required = schema.get("required")
+    needed = required if isinstance(required, list) else ()
+    keys = (
+        f"{_line(name, _MOST_NAME)!r}{'' if name in needed else '?'}: {type_of(part, depth + 1)}"
+        for name, part in properties.items()
+    )
+    return f"{{{', '.join(keys)}}}"
+
+
+def _union(kinds: Iterable[str]) -> str:
+    found = list(dict.fromkeys(kinds))
+    return "Any" if "Any" in found else " | ".join(found)
+
+
+def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    properties = schema.get("properties")
+    return {str(name): part for name, part in properties.items()} if isinstance(properties, Mapping) else {}
+
+
+def _line(text: Any, most: int) -> str:
+    """Return a text on one line."""
+    line = " ".join(text[: 4 * most].split()) if isinstance(text, str) else ""
+    return line if len(line) <= most else f"{line[: most - 1]}…"
