@@ -25,6 +25,7 @@ from proxy.upstreams.recorded.format import (
     REQUEST,
     RESPONSE,
     TURN,
+    ExchangeCheck,
     ExchangeMatch,
     ExchangeMeta,
     TurnResponse,
@@ -197,7 +198,7 @@ def fixture_files() -> str:
 
 def fixture_meta() -> str:
     """Build a table of the keys of a fixture's ``meta.toml``."""
-    return _keys(("", ExchangeMeta), ("match.", ExchangeMatch))
+    return _keys(("", ExchangeMeta), ("match.", ExchangeMatch), ("check.", ExchangeCheck))
 
 
 def fixture_response() -> str:

@@ -149,6 +149,7 @@ ABSTRACT = (
         "proxy.tools.mcp.servers",
         "proxy.http.rules",
         "proxy.upstreams.recorded.format",
+        "proxy.upstreams.recorded.scrubbing",
         "proxy.wires.turn.digest",
         "proxy.wires.mcp.messages",
         "proxy.wires.registry.named_models",

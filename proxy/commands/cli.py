@@ -15,7 +15,7 @@ from proxy.commands.approvals.cli import approvals_app
 from proxy.commands.credentials.cli import credentials_app
 from proxy.commands.keys.cli import keys_app
 from proxy.commands.mcp.cli import mcp_app
-from proxy.commands.options import ConfigOption, JsonOption, ListByDefault
+from proxy.commands.options import ConfigOption, JsonOption, ListByDefault, ScrubOption
 from proxy.commands.runs.cli import runs_app, usage
 from proxy.commands.serve.memory import share_one_arena
 
@@ -185,14 +185,7 @@ def doctor(
 
     by_url = upstream is not None and ("://" in upstream or upstream.startswith("replay:"))
     loaded = common.load(config, Options(upstream=upstream) if by_url else None)
-    name = next(iter(loaded.upstreams)) if by_url or upstream is None else upstream
-    if name not in loaded.upstreams:
-        known = ", ".join(loaded.upstreams)
-        raise ConfigError(
-            "--upstream",
-            f"the configuration has no upstream named {name!r}",
-            f"Write one of these names, or a base URL: {known}",
-        )
+    name = common.upstream_named(loaded, None if by_url else upstream)
     file = common.config_path(config) if write else None
     if write and (file is None or by_url):
         raise ConfigError(
@@ -290,17 +283,6 @@ def migrate(
         sealing.reseal(loaded)
 
 
-ScrubOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--scrub",
-        metavar="TEXT",
-        help="Replace this text by [redacted], as secrets are; one * stands for any characters up to a space "
-        "or quote. Repeat the option for more.",
-    ),
-]
-
-
 @app.command()
 def record(
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write the exchanges to.")],
@@ -358,6 +340,39 @@ def replay(
     from proxy.commands.fixtures.replay import replay as start
 
     common.run_async(start(folder, port, speed=speed, scrub=scrub or ()))
+
+
+@app.command("eval")
+def evaluate(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder with the fixtures.")],
+    upstream: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|URL", help="The name of an upstream in the configuration, or a base URL."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Ask this model. Default: the model of each fixture.")
+    ] = None,
+    runs: Annotated[int, typer.Option(min=1, max=100, help="How often to play each fixture.")] = 1,
+    as_json: JsonOption = False,
+    junit: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write the results as JUnit XML.")
+    ] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Play fixtures with a model and their recorded tool results, and compare what it does.
+
+    It ends with status 1 if the model called other tools, with other arguments, or broke a rule.
+    """
+    from proxy.commands.fixtures.evaluate import Plays
+    from proxy.commands.fixtures.evaluate import evaluate as start
+    from proxy.config.load import Options
+    from proxy.telemetry.log.setup import configure_logging
+
+    by_url = upstream is not None and ("://" in upstream or upstream.startswith("replay:"))
+    loaded = common.load(config, Options(upstream=upstream) if by_url else None)
+    name = common.upstream_named(loaded, None if by_url else upstream)
+    configure_logging(level="error", secrets=loaded.secrets())
+    common.run_or_fail(start(loaded, name, Plays(folder, model, runs), as_json=as_json, junit=junit))
 
 
 app.command("usage")(usage)

@@ -44,6 +44,7 @@ __all__ = [
     "say_json",
     "start_logging",
     "text",
+    "upstream_named",
 ]
 
 CONFIG_NAME = "toolrelay.toml"
@@ -77,6 +78,22 @@ def load(
     from proxy.config.load import load_config
 
     return load_config(config_path(given), os.environ, options, need_secrets=need_secrets)
+
+
+def upstream_named(config: "Config", name: str | None) -> str:
+    """Return the name of an upstream of the configuration, by default its first one.
+
+    Raises :class:`~proxy.base.errors.ConfigError` if there is none of that name.
+    """
+    from proxy.base.errors import ConfigError
+
+    if name is not None and name not in config.upstreams:
+        raise ConfigError(
+            "--upstream",
+            f"the configuration has no upstream named {name!r}",
+            f"Write one of these names, or a base URL: {', '.join(config.upstreams)}",
+        )
+    return name if name is not None else next(iter(config.upstreams))
 
 
 def start_logging(config: "Config", *, worker: int = 0, serves: bool = False) -> None:

@@ -51,6 +51,16 @@ UntilOption = Annotated[
     typer.Option(metavar="TIME", help="Only what started before this time, in the same notation as --since."),
 ]
 
+ScrubOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scrub",
+        metavar="TEXT",
+        help="Replace this text by [redacted], as secrets are; one * stands for any characters up to a space "
+        "or quote. Repeat the option for more.",
+    ),
+]
+
 
 class ListByDefault(TyperGroup):
     """A group of commands that runs ``list``, with its options, if no command is named."""

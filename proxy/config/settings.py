@@ -21,7 +21,14 @@ from proxy.config.sections.access import (
     PolicyConfig,
     PriceConfig,
 )
-from proxy.config.sections.operation import LogConfig, ServerConfig, StoreConfig, TelemetryConfig, UiConfig
+from proxy.config.sections.operation import (
+    LogConfig,
+    RecordConfig,
+    ServerConfig,
+    StoreConfig,
+    TelemetryConfig,
+    UiConfig,
+)
 from proxy.config.sections.upstreams import DEFAULT_BASE_URL, DEFAULT_KEY, UpstreamConfig
 from proxy.config.types import (
     IMAGES_AT,
@@ -278,6 +285,7 @@ class Config(Section):
     log: LogConfig = LogConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     ui: UiConfig = UiConfig()
+    record: RecordConfig = RecordConfig()
 
     # Not a setting: the serve command makes it, one for all processes of this start.
     _start_token: str = PrivateAttr(default="")

@@ -30,6 +30,7 @@ PAGES = (
     "/runs/ID?tab=json",
     "/runs/ID/wire",
     "/compare?a=1&b=2",
+    "/compare",
     "/play",
     "/approvals",
     "/approvals?state=grants",
@@ -189,6 +190,51 @@ async def test_a_paused_list_stands_still(tab: Tab, fake: FakeUi) -> None:
     )
     await tab.click("Resume")
     await tab.until("document.querySelector('.list .item').innerText.includes('later')")
+
+
+PLAY = {
+    "fixture": f"weather {HOSTILE}",
+    "run": 1,
+    "skipped": None,
+    "passed": False,
+    "error": None,
+    "same_tools": True,
+    "same_arguments": False,
+    "broken_rules": [f"the answer lacks {HOSTILE}"],
+    "input_tokens": 20,
+    "output_tokens": 22,
+    "cost": 0.5,
+    "seconds": 1.5,
+    "recorded": {"calls": [{"name": "weather", "arguments": {"city": "Berlin"}}], "text": "7 degrees."},
+    "played": {"calls": [{"name": "weather", "arguments": {"city": HOSTILE}}], "text": HOSTILE},
+}
+"""A line of ``toolrelay eval --json``."""
+
+
+async def test_two_traces_of_a_fixture_stand_side_by_side(tab: Tab, fake: FakeUi) -> None:
+    """The output of ``toolrelay eval --json`` is shown without a request; another file is refused."""
+    choose = (
+        "(() => { const input = document.querySelector('input[type=file]'), data = new DataTransfer();"
+        " data.items.add(new File([%s], 'plays.jsonl')); input.files = data.files;"
+        " input.dispatchEvent(new Event('change')); return true })()"
+    )
+    await at(tab, fake, "/compare")
+    asked = len(tab.asked)
+    skipped = {"fixture": "error", "run": 1, "skipped": "turn-1 was answered with status 400"}
+    await tab.run(choose % json.dumps("\n".join(map(json.dumps, (PLAY, skipped)))))
+    await tab.has("different arguments")
+    await tab.has("skipped: turn-1 was answered with status 400")
+    left, right = await tab.run("[...document.querySelectorAll('.diff > *')].map((e) => e.innerText)")
+    assert "Recorded" in left
+    assert "Berlin" in left
+    assert "Played" in right
+    await tab.has("42 tokens")
+    assert await tab.run("document.querySelectorAll('.why img, .why script').length") == 0
+    await tab.run(choose % json.dumps("<b>no JSON</b>"))
+    await tab.has("The file is not what toolrelay eval --json prints")
+    await tab.run(choose % json.dumps('{"fixture": 3}'))
+    await tab.has("The file is not what toolrelay eval --json prints")
+    assert len(tab.asked) == asked
 
 
 async def test_filters_are_in_the_address(tab: Tab, fake: FakeUi) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 import pytest
+from documents import DOCS, snippets
 from fixture_maker import chat_reply, write_fixture
 from waiting import LATE_S
 
@@ -71,6 +72,20 @@ def test_environment_ends_with_the_test():
     status, said = run_tests(tmp_path, source, "--strict-markers", "-W", "error")
     assert status == 0, said
     assert "4 passed" in said
+
+
+def test_the_ten_lines_of_the_tutorial_pass(tmp_path: Path) -> None:
+    """The tutorial's test has ten lines, and passes as pasted with a fixture of its name."""
+    (snippet,) = snippets("python", (DOCS / "tutorials" / "record-and-replay.md",))
+    assert len(snippet.text.rstrip("\n").split("\n")) == 10
+    ask = {
+        "model": "gpt-4o-mini",
+        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+    }
+    write_fixture(tmp_path / "recorded" / "capital" / "x", ask, chat_reply("It is Paris."))
+    status, said = run_tests(tmp_path, snippet.text, "--strict-markers")
+    assert status == 0, said
+    assert "1 passed" in said
 
 
 def test_tests_in_several_processes(tmp_path: Path) -> None:

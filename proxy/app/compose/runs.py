@@ -47,7 +47,7 @@ def create_runs(
     bytes of runs.
     """
     config, store = services.config, services.store
-    prices = _prices(config)
+    prices = model_prices(config)
     memory = RunMemory(
         history=History(store, store.now, config.store.history_system, _sealed_turns(services, item_keys)),
         items=ItemReferences(store),
@@ -151,7 +151,8 @@ def _known_hosts(config: Config) -> tuple[str, ...]:
     return tuple(host for host in config.tools.web_hosts if "*" not in host) if serves else ()
 
 
-def _prices(config: Config) -> Prices:
+def model_prices(config: Config) -> Prices:
+    """Return the configured prices of models."""
     return Prices(
         {
             model: Price(

@@ -12,6 +12,7 @@ from proxy.commands.options import (
     ContentOption,
     JsonOption,
     ListByDefault,
+    ScrubOption,
     SinceOption,
     UntilOption,
 )
@@ -152,6 +153,21 @@ def runs_replay(
     configure_logging(level="warning", secrets=loaded.log_secrets())
     replaying = replay.replay_run(loaded, run_id, online=online, model=model, as_json=as_json)
     common.run_or_fail(replaying)
+
+
+@runs_app.command("save")
+def runs_save(
+    run_id: RunArgument,
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder to write the fixture into, in one of its own.")
+    ],
+    config: ConfigOption = None,
+    scrub: ScrubOption = None,
+) -> None:
+    """Make a fixture of a recorded run: both sides, with hidden turns and the results of tools."""
+    from proxy.commands.runs import saving
+
+    common.run_async(saving.save_run(common.load_with_log(config), run_id, folder, scrub or ()))
 
 
 @runs_app.command("purge")

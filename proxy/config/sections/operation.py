@@ -199,6 +199,16 @@ class StoreConfig(Section):
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
+class RecordConfig(Section):
+    """What is saved as fixtures, by `toolrelay record` and `toolrelay runs save`."""
+
+    scrub: Strings = Field(
+        default=(),
+        description="Texts to replace by [redacted], besides secrets. One * stands for any characters "
+        "up to a space, quote or backslash.",
+    )
+
+
 class LogConfig(Section):
     """The log, on standard error."""
 

@@ -1,21 +1,19 @@
 """Answer ``/ui/api/capture``, and provide the captured bytes of a run."""
 
 import asyncio
-import base64
 import io
 import secrets
-import time
 import zipfile
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping
 from typing import Any, Final
 
 from aiohttp import web
 
 from proxy.api.admin.queries import json_answer, page, parse_query
+from proxy.api.taping.fixture_files import fixture_files
 from proxy.api.taping.tape import MAX_BYTES
 from proxy.api.taping.taping import CAPTURES, MOST_RUNS, MOST_S, Order, Taping
 from proxy.base.errors import RequestError
-from proxy.http.bodies import REDACTED, shapes_of_secrets
 from proxy.records.rows import RunRecord
 from proxy.server.auth.key_names import recorded_caller
 from proxy.server.peers import Peers
@@ -23,61 +21,7 @@ from proxy.store.base import Store
 from proxy.ui.requests import read_object
 from proxy.ui.runs.aligning import aligned
 from proxy.ui.surface import UiRequest
-from proxy.upstreams.recorded.format import (
-    CLIENT,
-    EVENTS,
-    JSON,
-    META,
-    REQUEST,
-    RESPONSE,
-    TURN,
-    meta_text,
-    response_text,
-)
-from proxy.wires.registry.table import STREAM_TYPES
-
-
-def fixture_of(run: RunRecord, wire: str, tape: Mapping[str, Any], shapes: Sequence[bytes]) -> bytes:
-    """Return the archive.
-
-    ``wire`` is the dialect of the upstream, ``tape`` holds the captured bytes of the run. ``shapes`` are
-    forms of secrets, which are removed from every body. The only header in the archive is ``Content-Type``,
-    because no other is captured.
-    """
-    bodies: dict[str, bytes] = {}
-    times: dict[str, list[tuple[float, int]]] = {}
-    for chunk in tape["chunks"]:
-        data = base64.b64decode(chunk["data"])
-        bodies[chunk["leg"]] = bodies.get(chunk["leg"], b"") + data
-        times.setdefault(chunk["leg"], []).append((chunk["at_ms"], len(data)))
-    began = time.strftime("%Y-%m-%d", time.gmtime(run.started_at))
-    files = {META: meta_text(run.id, f"{began}, {run.upstream}", wire).encode()}
-    for leg in tape["legs"]:
-        body = bodies.get(leg["id"], b"")
-        clean = _scrubbed(body, shapes)
-        folder = CLIENT if leg["side"] == "client" else f"{TURN}{leg['turn']}"
-        if leg["id"].endswith(".request"):
-            files[f"{folder}/{REQUEST}"] = clean
-            continue
-        streamed = str(leg["content_type"]).partition(";")[0].strip() in STREAM_TYPES
-        files[f"{folder}/{EVENTS if streamed else JSON}"] = clean
-        if folder != CLIENT:
-            sent_at = min(
-                (at_ms for at_ms, _ in times.get(leg["id"].replace("response", "request"), ())), default=0.0
-            )
-            pieces = times.get(leg["id"], ()) if streamed and clean == body else ()
-            files[f"{folder}/{RESPONSE}"] = response_text(
-                int(leg["status"]),
-                [("Content-Type", str(leg["content_type"]))],
-                [(max(0.0, at_ms - sent_at), size) for at_ms, size in pieces],
-            ).encode()
-    return _zipped(run.id, files)
-
-
-def _scrubbed(data: bytes, shapes: Sequence[bytes]) -> bytes:
-    for shape in shapes:
-        data = data.replace(shape, REDACTED)
-    return data
+from proxy.upstreams.recorded.scrubbing import Scrubbing
 
 
 def _zipped(folder: str, files: Mapping[str, bytes]) -> bytes:
@@ -109,7 +53,7 @@ class Capturing:
         """Create the handler. ``wires`` are the dialects of each upstream; ``secrets`` are removed from
         fixtures."""
         self._wires = wires
-        self._shapes = shapes_of_secrets(secrets)
+        self._clean = Scrubbing(secrets).clean
         self._taping = taping
         self._captures = taping.captures
         self._peers = peers
@@ -171,7 +115,7 @@ class Capturing:
             raise _no_fixture(f"it is larger than the {MAX_BYTES >> 20} MiB that are kept of a run")
         spoken = self._wires.get(run.upstream or "", ())
         wire = run.wire if run.wire in spoken or not spoken else min(spoken)
-        return await asyncio.to_thread(lambda: fixture_of(run, wire, taped.json(), self._shapes))
+        return await asyncio.to_thread(lambda: _zipped(run.id, fixture_files(run, wire, taped, self._clean)))
 
     async def summary(self, run_id: str) -> dict[str, Any]:
         """Return whether any bytes of a run were kept or captured, and how many."""

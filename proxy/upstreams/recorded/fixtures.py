@@ -77,44 +77,59 @@ class RecordedTurn(Struct, frozen=True):
         return self.sse if stream else self.other
 
 
-def load_turns(folders: Iterable[Path], *, clients: bool = False) -> list[RecordedTurn]:
-    """Load every turn below these folders, sorted by name; ignore folders without ``meta.toml``.
+class Exchange(Struct, frozen=True):
+    """One folder: its name below the folder that was searched, ``meta.toml``, and its requests in order."""
 
-    With ``clients``, also load what the clients sent and got, each after the turns of its exchange. Raises
+    name: str
+    meta: ExchangeMeta
+    turns: Sequence[RecordedTurn]
+
+
+def load_turns(folders: Iterable[Path], *, clients: bool = False) -> list[RecordedTurn]:
+    """Load every turn below these folders, sorted by name; see :func:`load_exchanges`."""
+    return [turn for one in load_exchanges(folders, clients=clients) for turn in one.turns]
+
+
+def load_exchanges(folders: Iterable[Path], *, clients: bool = False) -> list[Exchange]:
+    """Load every exchange below these folders, sorted by name; ignore folders without ``meta.toml``.
+
+    With ``clients``, also load what the clients sent and got, after the turns of the exchange. Raises
     :class:`~proxy.base.errors.ConfigError`, which names the file that cannot be used.
     """
-    turns: list[RecordedTurn] = []
-    size = 0
+    loaded: list[Exchange] = []
+    count_of_turns = size = 0
     for root in folders:
         for meta_file in sorted(root.rglob(META)):
-            for turn in _exchange(root, meta_file, clients=clients):
-                turns.append(turn)
-                size += len(turn.sse or b"") + len(turn.other or b"")
-                if len(turns) > MOST_TURNS or size > MOST_BYTES:
-                    raise ConfigError(
-                        str(root),
-                        f"has over {MOST_TURNS} requests or {MOST_BYTES >> 20} MiB of answers",
-                        "Name a folder with fewer fixtures",
-                    )
-    return turns
+            loaded.append(one := _exchange(root, meta_file, clients=clients))
+            count_of_turns += len(one.turns)
+            size += sum(len(turn.sse or b"") + len(turn.other or b"") for turn in one.turns)
+            if count_of_turns > MOST_TURNS or size > MOST_BYTES:
+                raise ConfigError(
+                    str(root),
+                    f"has over {MOST_TURNS} requests or {MOST_BYTES >> 20} MiB of answers",
+                    "Name a folder with fewer fixtures",
+                )
+    return loaded
 
 
-def _exchange(root: Path, meta_file: Path, *, clients: bool) -> Iterator[RecordedTurn]:
-    """Yield the turns of one folder, and then what its client sent if that is wanted."""
+def _exchange(root: Path, meta_file: Path, *, clients: bool) -> Exchange:
     folder = meta_file.parent
     name = folder.relative_to(root).as_posix() if folder != root else folder.name
     meta = read_table(ExchangeMeta, meta_file)
     if meta.wire not in BY_WIRE:
         known = ", ".join(BY_WIRE)
         raise ConfigError(str(meta_file), f"there is no wire {meta.wire!r}", f"Write one of: {known}")
-    for number, turn in sorted(
-        (_turn_number(turn), turn) for turn in folder.glob(f"{TURN}*") if turn.is_dir()
-    ):
-        yield _turn(name, number, turn, meta)
-    for number in count(1) if clients else ():
+    numbered_turns = sorted((_turn_number(turn), turn) for turn in folder.glob(f"{TURN}*") if turn.is_dir())
+    turns = [_turn(name, number, turn, meta) for number, turn in numbered_turns]
+    return Exchange(name, meta, [*turns, *(_client_turns(name, folder, meta) if clients else ())])
+
+
+def _client_turns(exchange: str, folder: Path, meta: ExchangeMeta) -> Iterator[RecordedTurn]:
+    """Yield what the client of an exchange sent and got."""
+    for number in count(1):
         if not (folder / CLIENT / numbered(REQUEST, number)).is_file():
             return
-        if (answered := _client_turn(name, number, folder / CLIENT, meta)) is not None:
+        if (answered := _client_turn(exchange, number, folder / CLIENT, meta)) is not None:
             yield answered
 
 

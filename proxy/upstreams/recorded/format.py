@@ -5,7 +5,7 @@ here. Texts are Markdown.
 """
 
 from collections.abc import Iterable
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
@@ -52,6 +52,23 @@ class ExchangeMatch(_Table):
         description="Kinds of text that do not count: `dates`, `times`, `ids` (UUIDs), `numbers`. "
         '`["dates", "times"]` is for a prompt that says what day it is.',
     )
+    arguments: tuple[str, ...] = Field(
+        default=(), description="Names of arguments of tools that `toolrelay eval` does not compare."
+    )
+
+
+class ExchangeCheck(_Table):
+    """What ``toolrelay eval`` asks of the last answer of a model."""
+
+    contains: tuple[str, ...] = Field(default=(), description="Texts that it must contain, in any case.")
+    matches: tuple[str, ...] = Field(
+        default=(),
+        description="Regular expressions that must match somewhere in it; without look-around and "
+        "back-references.",
+    )
+    json_schema: dict[str, Any] = Field(
+        default={}, description="A JSON Schema. The answer must be JSON that fits it."
+    )
 
 
 class ExchangeMeta(_Table):
@@ -76,6 +93,9 @@ class ExchangeMeta(_Table):
     )
     match: ExchangeMatch = Field(
         default=ExchangeMatch(), description="A table: what else a request must have in common."
+    )
+    check: ExchangeCheck = Field(
+        default=ExchangeCheck(), description="A table: what `toolrelay eval` asks of the last answer."
     )
 
 

@@ -105,6 +105,63 @@ async def test_network_pieces_are_kept_and_no_secret_is(tmp_path: Path) -> None:
     assert sum(size for _, size in responses["chunks"]) == len(second)
 
 
+PLACES = ("model", "user", "system", "text", "image", "arguments", "tool", "answer", "query", "header")
+
+
+async def test_a_secret_in_any_place_of_an_exchange_is_not_saved(tmp_path: Path) -> None:
+    """In headers, the query, the model, texts, addresses of images, arguments, results and the answer."""
+    keys = {place: f"sk-proj-{place}-0123456789abcdef" for place in PLACES}
+    call = {"name": "login", "arguments": json.dumps({"password": "hunter22", "note": keys["arguments"]})}
+    asked = {
+        "model": keys["model"],
+        "user": keys["user"],
+        "messages": [
+            {"role": "system", "content": f"Use {keys['system']}."},
+            {
+                "role": "user",
+                "content": [
+                    {
+                        "type": "text",
+                        "text": f"My header is plain-key-of-mine, my token Bearer {keys['text']}",
+                    },
+                    {
+                        "type": "image_url",
+                        "image_url": {"url": f"https://u:hunter22@h/a?key={keys['image']}"},
+                    },
+                ],
+            },
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": "call_1", "type": "function", "function": call}],
+            },
+            {"role": "tool", "tool_call_id": "call_1", "content": json.dumps({"access_token": "hunter22"})},
+        ],
+        "tools": [{"type": "function", "function": {"name": "login", "description": keys["tool"]}}],
+    }
+    said = json.dumps({"id": "chatcmpl-1", "said": keys["answer"], "key": "plain-key-of-mine"}).encode()
+    answered = whole(said, "Content-Type: application/json", f"Server: {keys['header']}")
+    request = UpstreamRequest(
+        "POST",
+        "/chat/completions",
+        f"api_key={keys['query']}",
+        [("Authorization", "Bearer plain-key-of-mine"), ("X-Api-Key", keys["header"])],
+        json.dumps(asked).encode(),
+    )
+    async with RawUpstream(answered) as raw:
+        recorder = RecordingUpstream(Http1Upstream("main", raw.url), tmp_path)
+        await drink(recorder, request)
+        await recorder.aclose()
+    files = saved(tmp_path)
+    assert {file.name for file in files} >= {"request.json", "response.json", "response.toml", "meta.toml"}
+    for file in files:
+        content = f"{file}\n{file.read_text()}"
+        for secret in ("0123456789abcdef", "hunter22", "plain-key-of-mine"):
+            assert secret not in content, (file, secret)
+    kept = json.loads(next(file for file in files if file.parent.name == "turn-1").read_bytes())
+    assert kept["messages"][0]["content"] == "Use [redacted]."
+
+
 async def test_a_response_that_breaks_is_kept_as_broken(tmp_path: Path) -> None:
     """A broken response is saved as broken; its reader and the reader of a replay get UpstreamBroken."""
     opening = head("Content-Type: text/event-stream", "Transfer-Encoding: chunked")

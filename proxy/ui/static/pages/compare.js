@@ -1,4 +1,4 @@
-// Two runs beside each other.
+// Two runs beside each other, or two models that played the same fixture.
 import { api, query } from "../core/api.js";
 import { h } from "../core/dom.js";
 import { cost, duration, number, shortId, when } from "../core/format.js";
@@ -6,11 +6,12 @@ import { icon } from "../core/icons.js";
 import { statusBadge, toolName } from "../parts/badges.js";
 import { json } from "../parts/json.js";
 import { card, empty, head } from "../parts/page.js";
+import { plays } from "../parts/plays.js";
 import { timeline } from "../parts/timeline.js";
 
 export async function show({ query: asked, signal }) {
   const [a, b] = [asked.get("a"), asked.get("b")];
-  if (!a || !b) return { title: "Compare", node: [head("Compare two runs"), h("div.card", empty("compare", "Choose two runs", "Open a run and choose “Compare with…”."))] };
+  if (!a || !b) return { title: "Compare", node: [head("Compare"), h("div.card", empty("compare", "Choose two runs", "Open a run and choose “Compare with…”.")), plays()] };
   const found = await api(`compare${query({ a, b })}`, { signal });
   const side = (name, detail) =>
     h("section.card", { "aria-label": `Run ${name}` }, h("header", h("h2", h("a", { href: `/ui/runs/${detail.run.id}` }, `${name} · ${shortId(detail.run.id)}`)), statusBadge(detail.run.status), h("span.muted.small", when(detail.run.started_at))), timeline(detail).element);
