@@ -1,9 +1,10 @@
 """Lets server tools run the tools that a client declares as its provider's own."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from proxy.relay.ask import Ask
+from proxy.relay.ask import Ask, UpstreamPermissions
 from proxy.relay.offering.hosted import own_name
 from proxy.relay.offering.offer import OfferRules
 from proxy.relay.routing.router import Route
@@ -11,20 +12,32 @@ from proxy.wires.client_port import ClientRequest
 from proxy.wires.hosted.tools import HostedTool
 from proxy.wires.typed_tools.functions import EVERY_TYPE
 from proxy.wires.upstream_port import BodyEditor
+from proxy.wires.wire import Wire
 
 _CARRIED: Final = "searches that the client sent back"
 
 
 def with_hosted(ask: Ask, route: Route, request: ClientRequest, rules: OfferRules) -> ClientRequest:
+    """See :func:`served_by_tools`."""
+    return served_by_tools(ask.wire, ask.body.payload, ask.access.permissions, route, request, rules)
+
+
+def served_by_tools(
+    wire: Wire,
+    payload: Mapping[str, Any],
+    permissions: UpstreamPermissions,
+    route: Route,
+    request: ClientRequest,
+    rules: OfferRules,
+) -> ClientRequest:
     """Return the request in which server tools run the provider's tools that the upstream does not run.
 
-    What nobody serves, or only a tool that
-    the caller may not use, stays as the client declared it.  Raise
+    What nobody serves, or only a tool that the caller may not use, stays as the client declared it.  Raise
     :class:`~proxy.base.errors.RequestError` for a declaration that cannot be read, or not be served so.
     """
-    if not rules.hosted or not (declared := ask.wire.hosted_tools(ask.body.payload)):
+    if not rules.hosted or not (declared := wire.hosted_tools(payload)):
         return request
-    offered = ask.access.permissions.selections[route.served.upstream.name].offered
+    offered = permissions.selections[route.served.upstream.name].offered
     available = {spec.name: spec for spec in offered}
     served: list[tuple[HostedTool, str]] = []
     places: set[int] = set()

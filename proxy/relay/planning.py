@@ -18,8 +18,9 @@ from proxy.relay.approval_outcomes import NOTHING_SETTLED, ApprovalOutcomes
 from proxy.relay.approvals.approvals import Resuming
 from proxy.relay.ask import Ask, RequestHead, UpstreamPermissions
 from proxy.relay.base import RunSettings
+from proxy.relay.body import Body
 from proxy.relay.headers import of_any_dialect
-from proxy.relay.hosted import put_back_sealed, with_hosted
+from proxy.relay.hosted import put_back_sealed, served_by_tools, with_hosted
 from proxy.relay.memory.hidden.history import Restored, SettleApprovals
 from proxy.relay.memory.hidden.outcomes import MemoryOutcome
 from proxy.relay.memory.idempotency import repeat_of
@@ -135,9 +136,8 @@ class Planner:
         parents: Parents | None = None,
         budgets: RunSettings | None = None,
     ) -> None:
-        """``wires`` are the wires in which upstreams are asked, by name.
-
-        ``parents`` holds the approved calls of agents while they run; ``budgets`` limit them.
+        """``wires`` are the wires in which upstreams are asked, by name.  ``parents`` holds the approved
+        calls of agents while they run; ``budgets`` limit them.
         """
         self._wires = wires
         self._parents = parents or Parents()
@@ -179,17 +179,20 @@ class Planner:
     def with_tools(
         self,
         wire: Wire,
-        raw: bytes,
+        body: Body,
         request: ClientRequest,
         permissions: UpstreamPermissions,
         route: Route,
         search: ClientSearch | None,
     ) -> bytes:
         """Return the body of a request with the tools of the server and of ``search`` that its model gets."""
+        request = served_by_tools(wire, body.payload, permissions, route, request, self._settings.offer)
+        if not request.chosen and search is None:
+            return body.raw
         selection = permissions.selections[route.served.upstream.name]
         offer = self._offers.decide(request, selection, None, limits=self._limits(route, wire), search=search)
         offer = offer.with_loaded(search.loaded if search is not None else ())
-        editor = wire.editor(*wire.without_chosen(raw, request, offer.shown))
+        editor = wire.editor(*wire.without_chosen(body.raw, request, offer.shown))
         editor.offer(offer.added, offer.replaced)
         return editor.render()
 

@@ -231,13 +231,14 @@ MARKED = "\U0001f30a 河 e\u0301: the Spree【{0}】, the Havel [{1}], `x[{0}]` 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("name", MODELS)
 async def test_markers_of_responses(name: str, streamed: bool) -> None:
-    """A numbered marker becomes a link and a url_citation over it; numbers continue in the next request."""
+    """A numbered marker becomes a link and a url_citation over it; a page that the next request finds
+    again keeps its number."""
     items: list[Any] = []
     async with (
         serving_models(CALLS, native=(), hosts_search=True) as (proxy, models),
         openai_at(proxy) as client,
     ):
-        for numbers in ((1, 2), (3, 4)):
+        for numbers in ((1, 2), (1, 2)):
             models[name].answer = MARKED.format(*numbers)
             items.append({"role": "user", "content": "Rivers?"})
             options: dict[str, Any] = {"model": name, "input": items, "tools": [{"type": "web_search"}]}

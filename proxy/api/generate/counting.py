@@ -1,8 +1,8 @@
 """Counts the tokens of a request that contains items or choices of the proxy.
 
 The upstream gets the chosen server tools themselves, functions in place of types of tools that it does not
-know, the proxy's search in place of one that the client declares, and no encrypted turns, which it could not
-read.
+know, the proxy's search in place of one that the client declares, the server tools that run its provider's,
+and no encrypted turns, which it could not read.
 """
 
 from collections.abc import Mapping
@@ -52,11 +52,9 @@ class Counting(Passthrough):
         search = None
         if (typed := as_functions(wire, body.payload, route, selection)) is not None:
             body, search = Body(orjson.dumps(typed.payload), typed.payload), typed.search
-        if _NAMED not in body.raw and search is None:
+        if _NAMED not in body.raw and search is None and not wire.hosted_tools(body.payload):
             return body
         body = without_carried(wire, body)
         request = wire.parse(body.payload)
-        if not request.chosen and search is None:
-            return body
-        raw = self._planner.with_tools(wire, body.raw, request, context.permissions, route, search)
-        return Body(raw, orjson.loads(raw))
+        raw = self._planner.with_tools(wire, body, request, context.permissions, route, search)
+        return body if raw is body.raw else Body(raw, orjson.loads(raw))

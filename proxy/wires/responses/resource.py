@@ -177,6 +177,13 @@ T = TypeVar("T")
 _NAMED = ("function", "custom")
 _FUNCTION = {"description": None, "parameters": None, "strict": None}
 """Fields of every function in the resource."""
+_SEARCH: Final = {"search_context_size": "medium", "user_location": None}
+_FILLED: Final[Mapping[Any, Mapping[str, Any]]] = {
+    "function": _FUNCTION,
+    "web_search": {"filters": None, **_SEARCH},
+    "web_search_preview": _SEARCH,
+}
+"""Fields that a tool has in the resource, by its type, if the client left them out."""
 
 
 class ClientTools:
@@ -233,8 +240,8 @@ class ClientTools:
 
 
 def with_all_fields(tools: Iterable[Any]) -> list[Any]:
-    """Return the tools, each function with every field of its schema."""
-    return [{**tool, **_FUNCTION, **tool} if _kind(tool) == "function" else tool for tool in tools]
+    """Return the tools, each function and search with every field of its schema."""
+    return [{**tool, **_FILLED[kind], **tool} if (kind := _kind(tool)) in _FILLED else tool for tool in tools]
 
 
 def _kind(tool: Any) -> Any:

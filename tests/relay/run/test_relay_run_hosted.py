@@ -58,6 +58,19 @@ async def test_searches_cost_their_price() -> None:
     assert 'toolrelay_tool_cost_total{tool="web__search"} 0.005' in metrics
 
 
+async def test_the_declaration_of_a_response() -> None:
+    """The response repeats the declaration, with the defaults of what the client left out."""
+    async with serving_models(CALLS, native=(), hosts_search=True) as (proxy, _):
+        answer = await proxy.ask(asked(RESPONSES, {"type": "web_search", "filters": {}}), path=RESPONSES)
+    (tool,) = answer.json["tools"]
+    assert tool == {
+        "type": "web_search",
+        "filters": {},
+        "search_context_size": "medium",
+        "user_location": None,
+    }
+
+
 async def test_a_failed_search_of_responses() -> None:
     """A search that failed has the status failed and no event of its completion."""
     calls = {"web_search": {"query": "not recorded"}}

@@ -189,3 +189,16 @@ async def test_no_tools_and_a_declared_tool() -> None:
         answer = await proxy.ask(asked(FETCH), {**HEADERS, "x-toolrelay-tools": "none"}, path=MESSAGES)
     assert answer.status == 400
     assert "the body declares web_fetch" in answer.json["error"]["message"]
+
+
+async def test_tokens_are_counted_with_the_tools() -> None:
+    """The provider counts the server tools that it gets with the question itself."""
+    model = "claude-3-5-haiku-20241022"
+    async with serving_models({}, native=(), hosts_search=True, pages=PAGES) as (proxy, models):
+        question = asked(FETCH, model=model)
+        await proxy.ask(question, HEADERS, path=MESSAGES)
+        question.pop("max_tokens")
+        await proxy.ask(question, HEADERS, path=f"{MESSAGES}/count_tokens")
+        sent, counted = (one.payload["tools"] for one in models[model].asked)
+    assert counted == sent
+    assert {tool["name"] for tool in counted} >= {"web_fetch"}

@@ -83,7 +83,8 @@ def test_tools_are_told_as_the_upstream_filled_them_in(hidden_turn: bool) -> Non
         out += writer.turn_ended("hidden" if hidden_turn and data is turns[0] else "final")
     told = events_of(out + writer.finish(None))
     null = {"description": None, "strict": None} if hidden_turn else {}
-    whole = [{**function("now"), **null}, SEARCHED, FILLED, {**function("left_out"), **null}]
+    filled = {**SEARCHED, "filters": None, "user_location": None} if hidden_turn else SEARCHED
+    whole = [{**function("now"), **null}, filled, FILLED, {**function("left_out"), **null}]
     first = [function("now"), SEARCHED, FILLED, function("left_out")]  # No server tool was called yet.
     assert [e["response"]["tools"] for e in told if "response" in e] == [first, first, whole]
     assert (writer.result() or {})["tools"] == whole
