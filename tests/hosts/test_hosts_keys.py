@@ -42,8 +42,10 @@ async def test_a_second_host_with_another_key_does_not_start(postgres_url: str) 
         assert "store.old_seal_keys" in str(refused.value)
         assert "\n" not in str(refused.value)
     assert await fetch(postgres_url, "SELECT id FROM seal_keys") == [(ONE.id,)]
-    await server(postgres_url, ONE).start()
-    await first.aclose()
+    second = server(postgres_url, ONE)
+    await second.start()
+    for store in (first, second):
+        await store.aclose()
 
 
 async def test_of_two_hosts_that_start_at_once_one_is_refused(postgres_url: str) -> None:

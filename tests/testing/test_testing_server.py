@@ -171,10 +171,13 @@ async def test_each_client_reads_the_difference_in_its_own_error(replay: Replay)
         with pytest.raises(anthropic.NotFoundError) as messages:
             client_of_claude.messages.create(model=CLAUDE, max_tokens=9, messages=BYE)
         said.append(str(messages.value))
+    require("ollama", importlib.util.find_spec("ollama") is not None, "the package ollama is not installed")
     import ollama
 
+    client_of_qwen: Any = ollama.Client(replay.ollama)
     with pytest.raises(ollama.ResponseError) as chat_of_ollama:
-        ollama.Client(replay.ollama).chat(model=QWEN, messages=BYE)
+        client_of_qwen.chat(model=QWEN, messages=BYE)
+    client_of_qwen._client.close()
     assert chat_of_ollama.value.status_code == 404
     said.append(chat_of_ollama.value.error)
     assert len(replay.missed) == 3
