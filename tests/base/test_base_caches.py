@@ -104,7 +104,6 @@ NO_CACHE: dict[str, str] = {
     "proxy.ui.runs.run_rows.RunRows": "names of client keys, which an operator makes",
     "proxy.ui.sign_in._Failures": "a hundred addresses at most, of one minute",
     "proxy.api.mcp.endpoint._ProgressEvents": "progress of one call that is about to be sent",
-    "proxy.store.postgres.store.PostgresStore": "processes that may have died",
     "proxy.store.postgres.writing.PostgresWriting": "column types of the statements in the code",
     "proxy.store.sql.writing.back_pressure.BackPressure": "runs that wait",
     "proxy.store.sql.writing.write_behind.WriteBehind": "rows that record_queue counts",
