@@ -12,13 +12,14 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 
 import proxy
+from proxy.base.caches import declare_lru
 from proxy.base.errors import StoreError, StoreTooNew, StoreUnavailable
 
 APPLICATION_ID = 0x74726C79
@@ -83,10 +84,13 @@ def load_migrations(folder: Path | None = None) -> tuple[Migration, ...]:
     return tuple(steps)
 
 
-@cache
+@lru_cache(maxsize=2)
 def latest_schema(dialect: str = "sqlite") -> int:
     """Return the number of the newest migration that this version knows."""
     return len(load_migrations(find_migrations(dialect)))
+
+
+declare_lru("latest_schema", latest_schema, 200)
 
 
 def older_processes(hosts: Sequence[str]) -> StoreUnavailable:

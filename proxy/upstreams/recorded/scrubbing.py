@@ -19,7 +19,7 @@ _TOKEN: Final = re.compile(
     rb"|eyJ[\w-]{8,}+\.[\w-]{8,}+\.[\w-]*+)"
 )
 _PEM: Final = re.compile(
-    rb"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----(?:(?!-----END)[^\"]){0,20000}+"
+    rb"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----(?:(?!-----END)[^\"]){0,20000}"
     rb"(?:-----END [A-Z ]{0,30}PRIVATE KEY-----)?"
 )
 _BEARER: Final = re.compile(rb"(?i)(\b(?:bearer|basic) )(?=[\w.~+/-]{0,200}[0-9=])[\w.~+/=-]{8,}+")
