@@ -39,6 +39,7 @@ class ReplayThread:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.run(_cancel_others())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_PATIENCE_S)
         self._loop.close()
@@ -46,6 +47,14 @@ class ReplayThread:
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run a coroutine on the loop of the thread, and wait for its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE_S)
+
+
+async def _cancel_others() -> None:
+    """End what connections have left behind: a task that its loop forgets is reported on standard error."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 class Replay:
