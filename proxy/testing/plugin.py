@@ -132,7 +132,7 @@ def _folder(request: pytest.FixtureRequest) -> Path:
 
     marker = request.node.get_closest_marker(_MARKER)
     # A doctest has no other name than its own.
-    name = getattr(request.node, "originalname", None) or request.node.name
+    name = str(getattr(request.node, "originalname", None) or request.node.name)
     if marker is not None:
         given = [*marker.args, *marker.kwargs.values()]
         if not given[1:] and marker.kwargs.keys() <= {"name"} and all(isinstance(one, str) for one in given):

@@ -189,7 +189,7 @@ async def test_processes_that_record_the_same_do_not_mix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two recorders with one folder write two folders for the same request in the same second."""
-    monkeypatch.setattr(record.time, "strftime", lambda form: "20261121")
+    monkeypatch.setattr("time.strftime", lambda form: "20261121")
     for _ in range(2):
         recorder = RecordingUpstream(ReplayUpstream([FIXTURES / "demo"]), tmp_path)
         await drink(recorder, post(exchange("demo/time").turns[0].request or {}))
