@@ -425,11 +425,8 @@ class Planner:
         """Return the tools of a run: the part of the offer that may be used after what the model has
         read."""
         permissions, upstream = planning.ask.access.permissions, draft.route.served.upstream.name
-        policy, selection, offer = (
-            permissions.policies[upstream],
-            permissions.selections[upstream],
-            draft.offer,
-        )
+        policy, selection = permissions.policies[upstream], permissions.selections[upstream]
+        offer = draft.offer
         if contained := contained_tools(offer.names, offer.shown, selection.catalog):
             policy = self._containing.of(policy, contained)
         if offer.asked:
