@@ -37,6 +37,7 @@ from proxy.relay.ports import port_of, text_call_rules
 from proxy.relay.routing.fallback import Candidates
 from proxy.relay.routing.prices import Prices
 from proxy.relay.routing.router import Route
+from proxy.relay.run.hosted.limits import limited_later
 from proxy.relay.run.job import (
     Accounting,
     ClientSide,
@@ -330,7 +331,8 @@ class Planner:
                 access=access,
             )
             within = partial(self._parents.continuing, parent=parent)
-            resuming = Resuming(ask.identity, access.policy, access.catalog, ask.access.meter, within)
+            limit = partial(limited_later, request.chosen.hosted)
+            resuming = Resuming(ask.identity, access.policy, access.catalog, ask.access.meter, within, limit)
             return await self._approvals.settle(ids, resuming)
 
         return settle
@@ -423,11 +425,8 @@ class Planner:
         """Return the tools of a run: the part of the offer that may be used after what the model has
         read."""
         permissions, upstream = planning.ask.access.permissions, draft.route.served.upstream.name
-        policy, selection, offer = (
-            permissions.policies[upstream],
-            permissions.selections[upstream],
-            draft.offer,
-        )
+        policy, selection = permissions.policies[upstream], permissions.selections[upstream]
+        offer = draft.offer
         if contained := contained_tools(offer.names, offer.shown, selection.catalog):
             policy = self._containing.of(policy, contained)
         if offer.asked:

@@ -83,10 +83,15 @@ def _anywhere(agent: AgentCall) -> AbstractContextManager[None]:
     return nullcontext()
 
 
+def _whole(tool: str, result: ToolResult) -> ToolResult:
+    return result
+
+
 class Resuming(Struct, frozen=True):
     """The request that continues a held turn, and for which approved calls run, with its limits.
 
-    Each call of an agent runs in a block of ``within``.
+    Each call of an agent runs in a block of ``within``.  ``limit`` returns as much of a tool's result as the
+    request allows.
     """
 
     identity: Identity
@@ -94,6 +99,7 @@ class Resuming(Struct, frozen=True):
     catalog: Catalog
     meter: Meter | None = None
     within: Callable[[AgentCall], AbstractContextManager[None]] = _anywhere
+    limit: Callable[[str, ToolResult], ToolResult] = _whole
 
 
 class Approvals(Decisions):
@@ -357,7 +363,7 @@ class Approvals(Decisions):
         result = await self._run_once(place, approved, resuming, outcomes)
         if approval.status is ApprovalStatus.APPROVED:
             await self._used(approval, result)
-        return result
+        return resuming.limit(approval.tool, result)
 
     async def _run_once(
         self,

@@ -142,7 +142,11 @@ class Parents:
 
 
 def _callable(state: State) -> Sequence[ToolDefinition]:
-    """Return the tools of a run that a program can call."""
-    tools = state.tools
-    found = (tools.catalog.get(tool) for tool in sorted(set(tools.offer.names.values())))
+    """Return the tools of a run that a program can call.
+
+    Those that run a provider's tools are not among them: their limits hold for calls of the model alone.
+    """
+    tools, names = state.tools, state.tools.offer.names
+    limited = {names.get(name) for name in tools.offer.shown.hosted}
+    found = (tools.catalog.get(tool) for tool in sorted(set(names.values()).difference(limited)))
     return [spec.definition() for spec in found if spec is not None and is_callable(spec)]

@@ -40,7 +40,7 @@ _LONG_NUMBER: Final = re.compile(r"[0-9]{19}")
 """A number that may have more than 64 bits."""
 _AT_ONCE: Final = 16
 _AT_ONCE_PER_CALLER: Final = 4
-"""How many programs a process runs at the same time, and how many of one caller, so that those of others need
+"""How many programs a process runs at the same time, and how many of one key, so that those of others need
 not wait for his."""
 _MARGIN_S: Final = 1.0
 """A program's calls end this many seconds before its own time is over."""

@@ -139,6 +139,7 @@ async def test_one_caller_does_not_take_all_places() -> None:
         while begun < len(calls):
             found = await proxy.services.store.list_runs(RunFilter())
             begun = sum(bool(run.parent_run) for run in found)
+            await asyncio.sleep(0.01)
         assert engine.opened == 4
         engine.go_on.set()
         assert await asking == "Done."

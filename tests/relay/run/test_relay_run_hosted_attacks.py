@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from provider_models import FETCHING, SEARCH, RecordedPages, serving_models
 
+from proxy.base.events import RUN_PROGRAM
 from proxy.tools.contract.capabilities import TextPage
 
 MESSAGES = "/v1/messages"
@@ -177,6 +178,24 @@ async def test_an_alias_of_the_fetch() -> None:
         refused = models["gpt-4o-mini"].results[-1]
     assert pages.asked == [PAGE]
     assert "url_not_in_prior_context" in refused
+
+
+async def test_a_program_has_no_fetch_of_its_own() -> None:
+    """A program cannot call the tools that run a provider's: nobody would check its addresses."""
+    pages = Watched()
+    code = f"await web__fetch_page(url='{SPELLINGS['query']}')"
+    calls = {"web_fetch": {"url": PAGE}}
+    tools = {**FETCHING, "programs": "on"}
+    async with serving_models(calls, native=(), hosts_search=True, pages={}, http=pages, tools=tools) as (
+        proxy,
+        models,
+    ):
+        models["gpt-4o-mini"].then = [{RUN_PROGRAM: {"code": code}}]
+        await proxy.ask(body(FETCH), HEADERS, path=MESSAGES)
+        refused = models["gpt-4o-mini"].results[-1]
+    assert pages.asked == [PAGE]
+    assert "web__fetch_page" in refused
+    assert "is not defined" in refused
 
 
 async def test_results_that_the_client_carries() -> None:

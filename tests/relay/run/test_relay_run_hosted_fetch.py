@@ -1,11 +1,14 @@
 """The provider's fetch of pages, run by a server tool: its blocks and items, its limits, and its errors."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from provider_models import SEARCH, serving_models
+from provider_models import SEARCH, RecordedPages, serving_models
+
+from proxy.tools.contract.capabilities import TextPage
 
 MESSAGES = "/v1/messages"
 RESPONSES = "/v1/responses"
@@ -17,6 +20,7 @@ PAGES = {
     "https://en.wikipedia.org/wiki/Spree_(river)": "The Spree is a river.",
 }
 QUESTION = f"What does {PAGE} say?"
+APPROVAL = re.compile(r"appr_[0-9a-f]+")
 MODELS = ["gpt-4o-mini", "claude-3-5-haiku-20241022", "qwen3", "gpt-5-2025-08-07"]
 
 
@@ -140,6 +144,58 @@ async def test_the_most_of_a_page() -> None:
     assert json.loads(read)["text"] == "x" * 1000
     block = next(one for one in answer.json["content"] if one["type"] == "web_fetch_tool_result")
     assert block["content"]["content"]["source"]["data"] == "x" * 1000
+
+
+class Redirected(RecordedPages):
+    """Pages that all redirect to one of another host, with a text of this length."""
+
+    def __init__(self, characters: int) -> None:
+        super().__init__({})
+        self._characters = characters
+
+    async def get_text(self, url: str) -> TextPage:
+        return TextPage("https://elsewhere.example/", "text/plain", "x" * self._characters)
+
+
+@pytest.mark.parametrize("characters", [10, 500_000])
+async def test_a_redirect_out_of_the_domains(characters: int) -> None:
+    """A page of a domain that is not allowed is not given, also if it is so large that its middle is left
+    out."""
+    pages = Redirected(characters)
+    calls = {"web_fetch": {"url": PAGE}}
+    async with serving_models(calls, native=(), hosts_search=True, pages={}, http=pages) as (proxy, models):
+        tool = {**FETCH, "allowed_domains": ["notes.example"]}
+        answer = await proxy.ask(asked(tool), HEADERS, path=MESSAGES)
+        (result,) = models["gpt-4o-mini"].results
+    assert error_of(answer) == ["url_not_allowed"]
+    assert "xxx" not in result
+
+
+@pytest.mark.parametrize("limit", [{"max_content_tokens": 2}, {"blocked_domains": ["elsewhere.example"]}])
+async def test_limits_of_a_fetch_that_was_approved(limit: Mapping[str, Any]) -> None:
+    """What a declaration limits stays so where a person approved the call before."""
+    needed: dict[str, Any] = {
+        "policy": {"approve": ("web__fetch_page",)},
+        "approvals": {"enabled": True, "by": "caller"},
+    }
+    calls = {"web_fetch": {"url": PAGE}}
+    async with serving_models(
+        calls, native=(), hosts_search=True, pages={}, http=Redirected(1000), **needed
+    ) as (proxy, models):
+        question = asked({**FETCH, **limit})
+        waiting = await proxy.ask(question, HEADERS, path=MESSAGES)
+        (id_,) = APPROVAL.findall(waiting.json["content"][-1]["text"])[:1]
+        messages = [
+            *question["messages"],
+            {"role": "assistant", "content": waiting.json["content"]},
+            {"role": "user", "content": "Go on."},
+        ]
+        approved = {**HEADERS, "x-toolrelay-approve": id_}
+        answer = await proxy.ask({**question, "messages": messages}, approved, path=MESSAGES)
+        result = models["gpt-4o-mini"].results[-1]
+    assert answer.status == 200
+    assert "x" * 9 not in result
+    assert ("does not allow" in result) is ("blocked_domains" in limit)
 
 
 async def test_max_uses_of_fetches() -> None:

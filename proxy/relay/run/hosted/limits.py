@@ -88,13 +88,24 @@ def limited(state: State, call: ToolCall, result: ToolResult) -> ToolResult:
     """Return the result of a call as far as its declaration allows it: a redirect may have left the domains
     that it names."""
     tool = declared_tool(state, call)
-    if tool is None or tool.pages is None or not result.ok:
+    return result if tool is None else _within(tool, result)
+
+
+def limited_later(hosted: Sequence[tuple[HostedTool, str]], id_: str, result: ToolResult) -> ToolResult:
+    """Do the same for a call of the server tool ``id_`` that a person has approved, for a request whose
+    declarations are ``hosted``."""
+    tool = next((tool for tool, target in hosted if target == id_ and tool.pages is not None), None)
+    return result if tool is None else _within(tool, result)
+
+
+def _within(tool: HostedTool, result: ToolResult) -> ToolResult:
+    if tool.pages is None or not result.ok:
         return result
     try:
         content = orjson.loads(result.content)
     except orjson.JSONDecodeError:
-        content = None
-    if isinstance(content, dict) and not _allows(tool.pages, url_of(content)):
+        content = None  # The middle of a large result is left out, so that it is no JSON any more.
+    if not _allows(tool.pages, url_of(content) or url_of(result.redacted)):
         failed = failed_result(result.call_id, "url_not_allowed", _NOT_ALLOWED)
         return replace(failed, arguments_redacted=result.arguments_redacted, milliseconds=result.milliseconds)
     most = tool.pages.most_characters
