@@ -157,6 +157,12 @@ def _is_at(hosts: Sequence[str], address: str) -> bool:
         return False
 
 
+def _was_found(state: State, address: str) -> bool:
+    """Return whether a search or a page of this run has an address."""
+    read: set[str] = set()
+    return any(mentions(text, address, read=read) for text in state.outcome.found)
+
+
 def _refused_fetches(job: Job, state: State, wanted: Sequence[tuple[ToolCall, PageRule]]) -> list[ToolResult]:
     """Return the results of those fetches whose address may not be fetched."""
     history = b""
@@ -168,9 +174,7 @@ def _refused_fetches(job: Job, state: State, wanted: Sequence[tuple[ToolCall, Pa
             code = "url_not_in_prior_context"
         elif not _allows(pages, address):
             code = "url_not_allowed"
-        elif not _is_at(pages.known, address) and not any(
-            mentions(text, address) for text in state.outcome.found
-        ):
+        elif not _is_at(pages.known, address) and not _was_found(state, address):
             history = history or job.upstream.editor.history()
             if not occurred(address, job.client.port.spoken(orjson.loads(history))):
                 code = "url_not_in_prior_context"
