@@ -313,8 +313,8 @@ async def test_numbers_of_other_pages(name: str, streamed: bool) -> None:
         items.append({"role": "user", "content": "And again?"})
         models[name].answer = "【1】, 【4】"
         models[name]._calls = {"web_search": {"query": "more"}}
-        response = await client.responses.create(model=name, input=items, tools=[{"type": "web_search"}])
-        assert response.output_text == f"[[1]]({PAGES[0]}), [[4]]({found[1][1]})"
+        last = await client.responses.create(model=name, input=items, tools=[{"type": "web_search"}])
+        assert last.output_text == f"[[1]]({PAGES[0]}), [[4]]({found[1][1]})"
 
 
 @pytest.mark.parametrize("streamed", [False, True])
