@@ -13,7 +13,6 @@ from proxy.relay.run.job import Job
 from proxy.relay.run.state import State
 from proxy.tools.access.prior_addresses import repeats
 from proxy.wires.hosted.markers import numbered, pages_in
-from proxy.wires.hosted.spoken import spoken_in
 from proxy.wires.hosted.tools import FoundPage, fetched_page, found_pages, is_list_of_pages, url_of
 from proxy.wires.upstream_port import CitingPort
 
@@ -68,8 +67,8 @@ def note_found(job: Job, state: State, made: Iterable[tuple[ToolCall, ToolResult
 
 
 def _written(call: ToolCall) -> str:
-    """Return the texts that a model wrote into a call."""
+    """Return what a model wrote into a call, without escapes of letters."""
     try:
-        return "\n".join(text for _, text in spoken_in(orjson.loads(call.arguments), "model"))
+        return orjson.dumps(orjson.loads(call.arguments)).decode()
     except orjson.JSONDecodeError:
         return call.arguments
