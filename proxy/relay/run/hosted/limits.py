@@ -106,8 +106,12 @@ def _within(tool: HostedTool, result: ToolResult) -> ToolResult:
     except orjson.JSONDecodeError:
         content = None  # The middle of a large result is left out, so that it is no JSON any more.
     if not _allows(tool.pages, url_of(content) or url_of(result.redacted)):
-        failed = failed_result(result.call_id, "url_not_allowed", _NOT_ALLOWED)
-        return replace(failed, arguments_redacted=result.arguments_redacted, milliseconds=result.milliseconds)
+        return replace(
+            failed_result(result.call_id, "url_not_allowed", _NOT_ALLOWED),
+            arguments_redacted=result.arguments_redacted,
+            milliseconds=result.milliseconds,
+            cost=result.cost,
+        )
     most = tool.pages.most_characters
     if most is None or len(result.content) <= most:
         return result
