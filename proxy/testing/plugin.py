@@ -20,8 +20,14 @@ _FOLDER: Final = "toolrelay_dir"
 _SCRUB: Final = "toolrelay_scrub"
 _SPEED: Final = "toolrelay_speed"
 _REPLAY: Final = pytest.StashKey["Replay"]()
+_MOST_SPEED: Final = 1_000_000
 _LOOPBACK: Final = "127.0.0.1"
 _PROXIES: Final = ("http_proxy", "all_proxy")
+_UNASKED: Final = (
+    "No request reached toolrelay_replay. Make clients in the test: they read OPENAI_BASE_URL,\n"
+    "ANTHROPIC_BASE_URL and OLLAMA_HOST when they are made. Or give them toolrelay_replay.openai,\n"
+    "toolrelay_replay.anthropic or toolrelay_replay.ollama as their address."
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,9 +57,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Fail a test of which a request was answered by no fixture, and show the difference."""
     try:
         result = yield
-    except Exception:
+    except (Exception, pytest.fail.Exception, pytest.skip.Exception):
         # Whatever a test or a client makes of a miss, the difference explains it better.
         _fail_if_missed(item)
+        _hint_if_unasked(item)
         raise
     _fail_if_missed(item)
     return result
@@ -65,6 +72,12 @@ def _fail_if_missed(item: pytest.Item) -> None:
         from proxy.base.plain_text import printable
 
         raise pytest.fail.Exception("\n\n".join(map(printable, replay.missed)), pytrace=False) from None
+
+
+def _hint_if_unasked(item: pytest.Item) -> None:
+    replay = item.stash.get(_REPLAY, None)
+    if replay is not None and not replay.asked:
+        item.add_report_section("call", _MARKER, _UNASKED)
 
 
 @pytest.fixture(scope="session")
@@ -93,7 +106,7 @@ def toolrelay_replay(
     try:
         replay = Replay(
             _folder(request),
-            speed=float(config.getini(_SPEED)),
+            speed=_speed(str(config.getini(_SPEED))),
             scrub=config.getini(_SCRUB),
             record=dict(os.environ) if records else None,
         )
@@ -115,9 +128,36 @@ def toolrelay_replay(
 
 def _folder(request: pytest.FixtureRequest) -> Path:
     """Return the folder of a test: what its marker names, else its name, without what parameters add."""
+    from proxy.base.errors import ConfigError
+
     marker = request.node.get_closest_marker(_MARKER)
-    name: str = marker.args[0] if marker is not None and marker.args else request.node.originalname
+    # A doctest has no other name than its own.
+    name = str(getattr(request.node, "originalname", None) or request.node.name)
+    if marker is not None:
+        given = [*marker.args, *marker.kwargs.values()]
+        if not given[1:] and marker.kwargs.keys() <= {"name"} and all(isinstance(one, str) for one in given):
+            name = (given or [name])[0]
+        else:
+            raise ConfigError(
+                f"@pytest.mark.{_MARKER}", "takes the name of one folder", f'Write {_MARKER}("name")'
+            )
     return request.path.parent / str(request.config.getini(_FOLDER)) / name
+
+
+def _speed(written: str) -> float:
+    from proxy.base.errors import ConfigError
+
+    try:
+        speed = float(written)
+    except ValueError:
+        speed = -1.0
+    if not 0 <= speed <= _MOST_SPEED:
+        raise ConfigError(
+            _SPEED,
+            f"is {written[:40]!r}",
+            f"Write a number from 0 (no pauses) to {_MOST_SPEED}; 1 keeps them",
+        )
+    return speed
 
 
 def _leave_out_proxies(monkeypatch: pytest.MonkeyPatch) -> None:

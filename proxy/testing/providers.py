@@ -5,11 +5,13 @@ from typing import Final
 
 from yarl import URL
 
+from proxy.base.errors import ConfigError
 from proxy.http.headers import Headers
 from proxy.http.rules import first
 from proxy.testing.addresses import PROVIDERS
 from proxy.upstreams.base import UpstreamRequest, UpstreamResponse
 from proxy.upstreams.http1.upstream import Http1Upstream
+from proxy.upstreams.origin import checked_base_url
 from proxy.wires.dialect import Dialect
 from proxy.wires.registry.table import SERVED
 
@@ -25,7 +27,10 @@ class Providers:
     """The name in messages, and in the names of recorded folders."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        """``environment`` may say where the providers are, as it says to their clients."""
+        """``environment`` may say where the providers are, as it says to their clients.
+
+        Raises :class:`~proxy.base.errors.ConfigError` for an address that cannot be used.
+        """
         self._bases = {name: base_url(name, environment) for name in PROVIDERS}
         self._opened: dict[tuple[str, str], Http1Upstream] = {}
 
@@ -51,13 +56,27 @@ class Providers:
 
 
 def base_url(name: str, environment: Mapping[str, str]) -> str:
-    """Return the base URL of a provider, as an upstream needs it, from what its clients are told."""
+    """Return the base URL of a provider, as an upstream needs it, from what its clients are told.
+
+    Raises :class:`~proxy.base.errors.ConfigError`, which names the variable.
+    """
+    provider = PROVIDERS[name]
+    try:
+        return checked_base_url(name, _base_url(name, environment))
+    except (ConfigError, ValueError) as error:
+        problem = error.problem if isinstance(error, ConfigError) else "is not a URL"
+        raise ConfigError(provider.variable, problem, f"Write it like {provider.usual}") from None
+
+
+def _base_url(name: str, environment: Mapping[str, str]) -> str:
     provider = PROVIDERS[name]
     address = (environment.get(provider.variable) or provider.usual).rstrip("/")
     if name == "openai":
         return address
     if name == "anthropic":
         return f"{address}/v1"
+    # Ollama's clients take a port alone for one of this machine.
+    address = f"127.0.0.1{address}" if address.startswith(":") else address
     url = URL(address if "://" in address else f"http://{address}")
     return str(url if url.explicit_port is not None or url.scheme == "https" else url.with_port(_OLLAMA_PORT))
 

@@ -61,8 +61,8 @@ class Replay:
     """A server of fixtures, as a test sees it.
 
     ``url`` is its root; ``openai``, ``anthropic`` and ``ollama`` are the addresses that the clients of these
-    providers need. ``missed`` has one readable text for each request that no fixture answered. A test that
-    expects a miss clears the list.
+    providers need. ``asked`` counts the requests that came. ``missed`` has one readable text for each request
+    that no fixture answered. A test that expects a miss clears the list.
     """
 
     def __init__(
@@ -73,12 +73,11 @@ class Replay:
         ``record`` is the environment that names the providers to ask for what the fixtures lack; with
         ``None`` nobody is asked. Raises :class:`~proxy.base.errors.ConfigError`.
         """
-        if not folder.is_dir() and record is None:
-            raise ConfigError(
-                str(folder), "there are no fixtures here", "Record them once: pytest --toolrelay-record"
-            )
         if record is not None:
             folder.mkdir(parents=True, exist_ok=True)
+        elif not folder.is_dir():
+            raise _no_fixtures(folder)
+        self.asked = 0
         self.missed: list[str] = []
         scrubbing = Scrubbing(scrub=scrub)
         known = ReplayUpstream(
@@ -89,6 +88,8 @@ class Replay:
             clean=scrubbing.clean,
             missed=self.missed.append,
         )
+        if record is None and not known.size:
+            raise _no_fixtures(folder)
         self._upstream: Upstream = known
         if record is not None:
             self._upstream = OnceUpstream(Providers(record), known, folder, scrubbing)
@@ -117,13 +118,24 @@ class Replay:
 
     async def start(self) -> None:
         """Serve on a free port of the loopback interface."""
-        self._runner = web.AppRunner(provider_app(self._upstream), access_log=None, shutdown_timeout=_END_S)
+        app = provider_app(self._upstream)
+        app.on_response_prepare.append(self._note)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_END_S)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+
+    async def _note(self, request: web.Request, response: web.StreamResponse) -> None:
+        self.asked += 1
 
     async def stop(self) -> None:
         """Stop serving, and write what was recorded."""
         if self._runner is not None:
             await self._runner.cleanup()
         await self._upstream.aclose()
+
+
+def _no_fixtures(folder: Path) -> ConfigError:
+    return ConfigError(
+        str(folder), "there are no fixtures here", "Record them once: pytest --toolrelay-record"
+    )

@@ -237,3 +237,77 @@ def test_a_marker_names_a_folder_of_the_tests(tmp_path: Path, name: str) -> None
     status, said = run_tests(tmp_path, source)
     assert status == 1
     assert "no fixture answers" in said or "there are no fixtures here" in said
+
+
+def test_a_miss_is_shown_whatever_the_test_makes_of_it(tmp_path: Path) -> None:
+    """Also if the test is given up or skipped because its client failed."""
+    write_fixture(tmp_path / "recorded" / "hi" / "x", HI, chat_reply("Hello."))
+    source = f"""{ASKING}
+pytestmark = pytest.mark.toolrelay(name="hi")
+
+@pytest.mark.parametrize("end", [pytest.skip, pytest.fail])
+def test_gives_up(toolrelay_replay, end):
+    try:
+        ask("Bye")
+    except openai.APIError:
+        end("The provider does not answer.")
+"""
+    status, said = run_tests(tmp_path, source)
+    assert status == 1, said
+    assert "2 failed" in said
+    assert said.count("[-Hi-]{+Bye+}") == 2
+
+
+def test_a_client_that_goes_elsewhere_is_explained(tmp_path: Path) -> None:
+    """A failed test that asked nothing here is told where clients find the address."""
+    write_fixture(tmp_path / "recorded" / "hi" / "x", HI, chat_reply("Hello."))
+    source = f"""{ASKING}
+pytestmark = pytest.mark.toolrelay("hi")
+
+@pytest.fixture(scope="session")
+def early():
+    with openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="x", max_retries=0) as client:
+        yield client
+
+def test_early(early, toolrelay_replay):
+    early.models.list()
+
+def test_late(toolrelay_replay):
+    assert ask() == "Good morning."
+"""
+    status, said = run_tests(tmp_path, source)
+    assert status == 1, said
+    assert said.count("No request reached toolrelay_replay. Make clients in the test") == 1
+
+
+@pytest.mark.parametrize(
+    ("marker", "ini", "expected"),
+    [
+        ('"hi"', "toolrelay_speed = fast", "toolrelay_speed: is 'fast'"),
+        ('"hi"', "toolrelay_speed = -1", "toolrelay_speed: is '-1'"),
+        ('folder="hi"', "", "takes the name of one folder"),
+        ("1", "", "takes the name of one folder"),
+        ('"empty"', "", "pytest --toolrelay-record"),
+    ],
+)
+def test_what_cannot_be_used_is_named(tmp_path: Path, marker: str, ini: str, expected: str) -> None:
+    """A wrong setting or marker, and a folder that a failed recording left empty."""
+    write_fixture(tmp_path / "recorded" / "hi" / "x", HI, chat_reply("Hello."))
+    (tmp_path / "recorded" / "empty").mkdir()
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\n{ini}\n")
+    source = f"{ASKING}\n@pytest.mark.toolrelay({marker})\ndef test_one(toolrelay_replay):\n    ask()\n"
+    status, said = run_tests(tmp_path, source)
+    assert status == 1, said
+    assert expected in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("address", ["api.example/v1", "https://api.example/v1?version=2"])
+def test_an_address_that_cannot_be_asked_is_named(tmp_path: Path, address: str) -> None:
+    """A recording says which variable is wrong."""
+    source = f"{ASKING}\ndef test_one(toolrelay_replay):\n    ask()\n"
+    environment = {"OPENAI_BASE_URL": address, "OPENAI_API_KEY": KEY, "OLLAMA_HOST": ":11434"}
+    status, said = run_tests(tmp_path, source, "--toolrelay-record", **environment)
+    assert status == 1, said
+    assert "OPENAI_BASE_URL" in said
+    assert "Traceback" not in said

@@ -126,6 +126,7 @@ def _exchange(root: Path, meta_file: Path, *, clients: bool) -> Exchange:
 
 def _client_turns(exchange: str, folder: Path, meta: ExchangeMeta) -> Iterator[RecordedTurn]:
     """Yield what the client of an exchange sent and got."""
+    _refuse_link(folder / CLIENT)
     for number in count(1):
         if not (folder / CLIENT / numbered(REQUEST, number)).is_file():
             return
@@ -145,6 +146,7 @@ def _client_turn(exchange: str, number: int, folder: Path, meta: ExchangeMeta) -
 
 
 def _turn(exchange: str, number: int, folder: Path, meta: ExchangeMeta) -> RecordedTurn:
+    _refuse_link(folder)
     response = read_table(TurnResponse, folder / RESPONSE)
     sse, other = _bytes(folder / EVENTS), _bytes(folder / JSON)
     if sse is None and other is None:
@@ -219,8 +221,13 @@ def read_table(model: type[_Model], file: Path) -> _Model:
 def _bytes(file: Path) -> bytes | None:
     if not file.is_file():  # Another kind, such as a pipe, could block the reader.
         return None
-    if file.is_symlink():  # Whoever sends fixtures must not choose which other file is served.
-        raise ConfigError(str(file), "is a symbolic link", "Put the file itself in its place")
+    _refuse_link(file)
     if file.stat().st_size > _MAX_FILE_BYTES:
         raise ConfigError(str(file), f"is over {_MAX_FILE_BYTES} bytes")
     return file.read_bytes()
+
+
+def _refuse_link(path: Path) -> None:
+    """Refuse a link: whoever sends fixtures must not choose which other files are served."""
+    if path.is_symlink():
+        raise ConfigError(str(path), "is a symbolic link", "Put what it leads to in its place")

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Annotated, Any, Final
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt
 
 from proxy.http.headers import Headers
 from proxy.wires.registry.comparing import Varying
@@ -106,12 +106,12 @@ class TurnResponse(_Table):
     headers: tuple[tuple[str, str], ...] = Field(
         default=(), description='Pairs of a name and a value: `[["Content-Type", "application/json"]]`.'
     )
-    chunks: tuple[tuple[float, NonNegativeInt], ...] = Field(
+    chunks: tuple[tuple[FiniteFloat, NonNegativeInt], ...] = Field(
         default=(),
         description="The network pieces of a stream: pairs of milliseconds since the request and a number of "
         "bytes.",
     )
-    delay_ms: float = Field(
+    delay_ms: FiniteFloat = Field(
         default=0.0, description="Milliseconds to wait before each event, if there are no `chunks`."
     )
     broken: bool = Field(

@@ -7,6 +7,7 @@ from typing import Any, Final
 import orjson
 from msgspec import Struct
 
+from proxy.base.errors import ConfigError
 from proxy.upstreams.recorded.fixtures import RecordedTurn
 from proxy.wires.registry.comparing import (
     Varying,
@@ -19,6 +20,9 @@ from proxy.wires.registry.comparing import (
 _MOST_COMPARED: Final = 50
 """At most so many turns are compared word by word with a request that fits none."""
 _MOST_LIKENESS_CHARS: Final = 1000
+
+TOO_DEEP: Final = (RecursionError, orjson.JSONEncodeError)
+"""What is raised for JSON that is nested too deeply. orjson reads a depth of 1024, but writes one of 254."""
 
 Meaning = Mapping[str, Any]
 """The members of a request that are compared, by name, in comparable form."""
@@ -69,12 +73,16 @@ class Matcher:
             self.add(turn)
 
     def add(self, turn: RecordedTurn) -> None:
-        """Let one more turn answer."""
-        meaning = without_varying(compared(turn.request, whole=self._whole), turn.may_differ)
+        """Let one more turn answer. Raises :class:`~proxy.base.errors.ConfigError` if it is nested too
+        deeply."""
+        try:
+            meaning = without_varying(compared(turn.request, whole=self._whole), turn.may_differ)
+        except TOO_DEEP:
+            raise ConfigError(turn.label, "its request is nested too deeply", "Remove this fixture") from None
         self._known.setdefault((turn.method, turn.path), []).append(Candidate(turn, meaning))
 
     def asked(self, body: Mapping[str, Any], *, stream: bool) -> Asked:
-        """Return a request in the form in which it is compared. Raises RecursionError if it is too deep."""
+        """Return a request in the form in which it is compared. Raises one of :data:`TOO_DEEP`."""
         return Asked(body, stream=stream, whole=self._whole)
 
     def find(self, method: str, path: str, asked: Asked) -> RecordedTurn | None:
@@ -153,11 +161,14 @@ def _order(known: Candidate, asked: Asked) -> tuple[bool, int, float, int]:
 
 
 def _similarity(known: Candidate, asked: Asked) -> float:
-    """Return how alike the first messages are that differ: from 0 to 1."""
+    """Return how alike the first messages are that differ: from 0 to 1, by what letters they have.
+
+    To align the letters takes seconds for a text that repeats itself.
+    """
     theirs, ours = _conversations(known, asked)
     common = _nearness(known, asked)[1]
     left, right = (repr(messages[common : common + 1])[:_MOST_LIKENESS_CHARS] for messages in (theirs, ours))
-    return SequenceMatcher(None, left, right, autojunk=False).ratio()
+    return SequenceMatcher(None, left, right).quick_ratio()
 
 
 def _conversations(known: Candidate, asked: Asked) -> tuple[list[Any], list[Any]]:

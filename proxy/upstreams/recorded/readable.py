@@ -65,7 +65,7 @@ def _tools(recorded: Sequence[Any], given: Sequence[Any]) -> Iterator[Difference
 def _entries(name: str, recorded: Sequence[Any], given: Sequence[Any]) -> Iterator[Difference]:
     """Align two lists, so that one message more does not make all later ones differ."""
     theirs, ours = ([orjson.dumps(one, option=orjson.OPT_SORT_KEYS) for one in x] for x in (recorded, given))
-    for tag, a, b, c, d in SequenceMatcher(None, theirs, ours, autojunk=False).get_opcodes():
+    for tag, a, b, c, d in SequenceMatcher(None, theirs, ours).get_opcodes():
         if tag == "equal":
             continue
         for at, (left, right) in enumerate(zip_longest(recorded[a:b], given[c:d])):
@@ -97,7 +97,8 @@ def _by_words(recorded: str, given: str) -> str:
     begin = max(0, start - _CONTEXT)
     left, right = (words[begin : start + _MOST_WORDS] for words in (theirs, ours))
     shown = ["… "] if begin else []
-    for tag, a, b, c, d in SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
+    # It anchors long texts at rare words only. Without that, two texts of spaces alone take seconds.
+    for tag, a, b, c, d in SequenceMatcher(None, left, right).get_opcodes():
         if tag == "equal":
             shown.append(_shortened(left[a:b]))
         else:

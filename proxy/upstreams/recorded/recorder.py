@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import itertools
 import re
+import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextvars import ContextVar
@@ -36,6 +37,7 @@ from proxy.upstreams.recorded.format import (
     numbered,
     response_text,
 )
+from proxy.upstreams.recorded.matching import TOO_DEEP
 from proxy.upstreams.recorded.scrubbing import Scrubbing
 from proxy.wires.registry.comparing import ComparableConversation, comparable_conversation
 from proxy.wires.registry.table import BY_WIRE, STREAM_TYPES
@@ -87,6 +89,7 @@ class ClientExchange:
         self._folder: Path | None = None
         self._refused = False
         self._written = False
+        self._clean: _Clean = bytes
 
     def started(self, status: int, headers: Headers) -> None:
         """Note the head of the answer."""
@@ -124,9 +127,10 @@ class ClientExchange:
         self._written = False
         return self.number
 
-    def placed(self) -> None:
-        """Note that the turn, and with it the folder, is written."""
-        self._written = True
+    def placed(self, clean: _Clean) -> None:
+        """Note that the turn, and with it the folder, is written. ``clean`` removes what its request may not
+        leave there."""
+        self._written, self._clean = True, clean
         self._save()
 
     def _save(self) -> None:
@@ -137,7 +141,7 @@ class ClientExchange:
             return  # The turn with the answer is still to come.
         if self._recorder is not None and self._folder is not None:
             self._saved = True
-            self._recorder.save_answer(self._folder, self)
+            self._recorder.save_answer(self._folder, self, self._clean)
 
 
 class ClientExchanges:
@@ -189,6 +193,8 @@ class RecordingUpstream:
         self._saving: set[asyncio.Task[object]] = set()
         self._writing = asyncio.Lock()
         self._numbers = itertools.count(1)
+        # Several processes may record the same request in the same second.
+        self._salt = secrets.token_bytes(8)
 
     @property
     def name(self) -> str:
@@ -225,11 +231,11 @@ class RecordingUpstream:
             return
         self._later(self._save(request, asked, answer))
 
-    def save_answer(self, folder: Path, client: ClientExchange) -> None:
+    def save_answer(self, folder: Path, client: ClientExchange, clean: _Clean) -> None:
         """Write the client's answer in the background."""
 
         def write() -> None:
-            self._write_answer(folder / CLIENT, client.number, client.answer(), self._scrubbing.clean)
+            self._write_answer(folder / CLIENT, client.number, client.answer(), clean)
 
         self._later(self._attempt(folder, write))
 
@@ -240,7 +246,11 @@ class RecordingUpstream:
         return task
 
     async def _save(self, request: UpstreamRequest, asked: dict[str, Any], answer: "_Answer") -> None:
-        known = self._place(request.path, asked)
+        try:
+            known = self._place(request.path, asked)
+        except TOO_DEEP:
+            _log.warning("exchange_not_saved", reason="its request is nested too deeply")
+            return
         folder, number, client = known.folder, known.turns, answer.client
         position = client.place(self, known, answer.status) if client is not None else int(number == 1)
         body = asked if client is None else _object(client.asked) or asked
@@ -255,7 +265,7 @@ class RecordingUpstream:
             _log.info("exchange_saved", folder=str(folder), turn=number)
             self._saved(folder, number)
         if client is not None:
-            client.placed()
+            client.placed(clean)
 
     async def _attempt(self, folder: Path, write: Callable[[], None]) -> bool:
         try:
@@ -263,6 +273,9 @@ class RecordingUpstream:
                 await asyncio.to_thread(write)
         except OSError as exc:
             _log.warning("exchange_not_saved", folder=str(folder), reason=exc.strerror)
+            return False
+        except TOO_DEEP:
+            _log.warning("exchange_not_saved", folder=str(folder), reason="it is nested too deeply")
             return False
         return True
 
@@ -284,7 +297,7 @@ class RecordingUpstream:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         # A folder's name contains nothing of what people ask, because names are shown where content is not.
         model = _slug([self._scrubbing.clean(str(asked.get("model", "")).encode()).decode()])
-        digest = hashlib.sha256(self._scrubbing.clean(orjson.dumps(asked))).hexdigest()[:6]
+        digest = hashlib.sha256(self._salt + self._scrubbing.clean(orjson.dumps(asked))).hexdigest()[:6]
         name = f"{stamp}-{next(self._numbers):03d}-{model or 'model'}-{digest}"
         folder = self._out / f"{_slug([self.name]) or 'upstream'}.{_DIALECTS[path].wire}" / name
         known = _Recorded(path, asked.get("model"), sent, folder, 1)
@@ -295,16 +308,19 @@ class RecordingUpstream:
     def _write(
         self, folder: Path, number: int, path: str, asked: dict[str, Any], answer: "_Answer", clean: _Clean
     ) -> None:
-        turn = folder / f"{TURN}{number}"
-        turn.mkdir(parents=True, mode=0o700)
+        # Another process may read the folder meanwhile. It sees whole turns, and meta.toml
+        # only after the first one.
+        unfinished = folder / f".{TURN}{number}"
+        unfinished.mkdir(parents=True, mode=0o700)
+        _save(unfinished / REQUEST, clean(_pretty(asked)))
+        self._write_answer(unfinished, 1, answer, clean)
+        unfinished.rename(folder / f"{TURN}{number}")
         if number == 1:
             recorded = f"{time.strftime('%Y-%m-%d')}, {self.name}"
             client_path = answer.client.path if answer.client is not None else path
             (folder / CLIENT).mkdir(mode=0o700)
             meta = meta_text(folder.name, recorded, _DIALECTS[path].wire, path=path, client_path=client_path)
             _save(folder / META, meta.encode())
-        _save(turn / REQUEST, clean(_pretty(asked)))
-        self._write_answer(turn, 1, answer, clean)
 
     def _write_answer(self, folder: Path, number: int, answer: "_Answer", clean: _Clean) -> None:
         body = clean(answer.body)
@@ -440,6 +456,8 @@ def _slug(texts: Iterable[str]) -> str:
 
 
 def _save(file: Path, data: bytes) -> None:
-    """Write a new file that only its owner can read."""
-    file.touch(mode=0o600, exist_ok=False)
-    file.write_bytes(data)
+    """Write a new file, whole or not at all, that only its owner can read."""
+    unfinished = file.with_name(f".{file.name}")
+    unfinished.touch(mode=0o600, exist_ok=False)
+    unfinished.write_bytes(data)
+    unfinished.rename(file)

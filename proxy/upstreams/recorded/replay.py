@@ -19,7 +19,14 @@ from proxy.http.rules import HOP_BY_HOP, HeaderRules, media_type, without
 from proxy.upstreams.base import PulledResponse, UpstreamRequest, UpstreamResponse
 from proxy.upstreams.recorded.fixtures import RecordedTurn, load_turns
 from proxy.upstreams.recorded.format import LONGEST_WAIT_S
-from proxy.upstreams.recorded.matching import Asked, Matcher, differences, first_difference, parsed
+from proxy.upstreams.recorded.matching import (
+    TOO_DEEP,
+    Asked,
+    Matcher,
+    differences,
+    first_difference,
+    parsed,
+)
 from proxy.upstreams.recorded.readable import readable
 from proxy.wires.dialect import Dialect, Endpoint
 from proxy.wires.registry.table import SERVED, dialect_of
@@ -130,7 +137,7 @@ class ReplayUpstream:
                 return found
             self._missed(explained := self._explain(request, asked))
             return _error(errors, 404, explained, code="no_fixture")
-        except RecursionError:
+        except TOO_DEEP:
             return _error(errors, 400, "the request body is nested too deeply", code=None)
 
     async def find(self, request: UpstreamRequest) -> UpstreamResponse | None:
@@ -139,7 +146,7 @@ class ReplayUpstream:
         try:
             asked = self._asked(endpoint, await _whole(request.body))
             return None if asked is None else self._answer(endpoint, request, asked)
-        except RecursionError:
+        except TOO_DEEP:
             return None
 
     async def aclose(self) -> None:

@@ -33,13 +33,22 @@ _IN_QUERY: Final = re.compile(
     rb"(?i)([?&;](?:%b|key|token|sig|signature|auth)=)[^&\s\"'\\#<>)]{4,}+" % _NAMES
 )
 _MEMBER: Final = re.compile(
-    rb"(?i)((\\{0,7})\"%b\2\"\s{0,20}:\s{0,20}\2\")((?:(?!\2\").){1,4000}?)(?=\2\")" % _NAMES, re.DOTALL
+    rb"(?i)((\\{0,7})\"%b\2\"\s{0,20}:\s{0,20}\2\")"
+    rb"(?:[^\"\\]|\2\2\\\\|\2\2\\\"|\\(?!\\{0,99}+\")){1,4000}+(?=\2\")" % _NAMES
 )
-"""A member of an object with the name of a secret; JSON within JSON has backslashes before its quotes."""
+"""A member of an object with the name of a secret; JSON within JSON has backslashes before its quotes.
+
+With k backslashes before each quote, a backslash in the value is written as 2k + 2 of them, and a quote as
+2k + 1 and the quote.
+"""
 
 _CREDENTIALS: Final = frozenset(
     {"authorization", "api-key", "x-api-key", "x-goog-api-key", "proxy-authorization", "cookie"}
 )
+_PLACEHOLDERS: Final = frozenset(
+    {"unused", "ollama", "lm-studio", "not-needed", "no-key-required", "dummy", "empty", "placeholder"}
+)
+"""Texts that stand for a key where none is needed. To remove them would change what people ask."""
 _SHORTEST: Final = 4
 _SCHEME: Final = re.compile(r"(?i)^(?:bearer|basic) +")
 
@@ -71,7 +80,8 @@ class Scrubbing:
     def clean_of(self, headers: Headers, data: bytes) -> bytes:
         """Return a body without secrets, and without the keys in the headers of its request."""
         keys = [_SCHEME.sub("", value) for name, value in headers if name.lower() in _CREDENTIALS]
-        return self.clean(_without(data, shapes_of_secrets(keys)))
+        secrets = [key for key in keys if key.lower() not in _PLACEHOLDERS]
+        return self.clean(_without(data, shapes_of_secrets(secrets)))
 
 
 def _without(data: bytes, shapes: Sequence[bytes]) -> bytes:

@@ -4,6 +4,7 @@ import base64
 import copy
 import json
 from collections.abc import Callable
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
@@ -297,6 +298,63 @@ def test_a_fixture_cannot_name_another_file(tmp_path: Path) -> None:
     (folder / "turn-1" / "response.json").symlink_to(secret)
     with pytest.raises(ConfigError, match="symbolic link"):
         ReplayUpstream([tmp_path], as_provider=True)
+
+
+@pytest.mark.parametrize("name", ["turn-1", "client"])
+def test_a_fixture_cannot_name_another_folder(name: str, tmp_path: Path) -> None:
+    """A symbolic link in place of a folder is refused, too."""
+    folder = write_fixture(tmp_path / "fixtures" / "one", CHAT, ANSWERS["chat"])
+    elsewhere = write_fixture(tmp_path / "elsewhere", CHAT, ANSWERS["chat"]) / "turn-1"
+    for file in (folder / name).glob("*"):
+        file.unlink()
+    if (folder / name).is_dir():
+        (folder / name).rmdir()
+    (folder / name).symlink_to(elsewhere, target_is_directory=True)
+    with pytest.raises(ConfigError, match="symbolic link"):
+        ReplayUpstream([tmp_path / "fixtures"], as_provider=True)
+
+
+DEEP: Any = json.loads("[" * 300 + "]" * 300)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        {"model": "m", "messages": [{"role": "user", "content": DEEP}]},
+        {"model": "m", "messages": [{"role": "tool", "content": DEEP}]},
+        {"model": "m", "messages": [], "tools": [{"x": DEEP}]},
+    ],
+)
+async def test_a_request_that_cannot_be_written_is_refused(tmp_path: Path, ask: dict[str, Any]) -> None:
+    """JSON can be read deeper than it can be written, for a comparison or a message: 400 says why."""
+    write_fixture(tmp_path / "one", CHAT, ANSWERS["chat"])
+    status, said = await asked(tmp_path, "chat", ask)
+    assert (status, "nested too deeply" in str(said)) == (400, True)
+
+
+def test_a_fixture_that_is_nested_too_deeply_is_named(tmp_path: Path) -> None:
+    """The error says which fixture it is."""
+    write_fixture(tmp_path / "one", {"model": "m", "tools": [{"x": DEEP}]}, ANSWERS["chat"])
+    with pytest.raises(ConfigError, match="one turn-1: its request is nested too deeply"):
+        ReplayUpstream([tmp_path], as_provider=True)
+
+
+async def test_a_miss_of_long_texts_is_shown_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words that stand everywhere, such as spaces, are no anchors: with them, this takes over ten seconds."""
+    compared: list[int] = []
+    longest = SequenceMatcher.find_longest_match
+
+    def counted(self: Any, *bounds: int) -> Any:
+        compared.append(bounds[1] - bounds[0])
+        return longest(self, *bounds)
+
+    monkeypatch.setattr(SequenceMatcher, "find_longest_match", counted)
+    recorded, given = (
+        {"model": "m", "messages": [{"role": "user", "content": f"{word} " * 750}]} for word in ("a", "b")
+    )
+    write_fixture(tmp_path / "one", recorded, ANSWERS["chat"])
+    assert (await asked(tmp_path, "chat", given))[0] == 404
+    assert len(compared) < 50
 
 
 async def test_a_fixture_cannot_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 from fixture_loader import FIXTURES, exchange
 from raw_upstream import FIN, HANG, RawUpstream, Step, chunk, chunked, event, head, whole
+from structlog.testing import capture_logs
 
 from proxy.base.errors import UpstreamBroken
 from proxy.upstreams.base import UpstreamRequest
 from proxy.upstreams.http1.upstream import Http1Upstream
 from proxy.upstreams.recorded import recorder as record
-from proxy.upstreams.recorded.recorder import RecordingUpstream
+from proxy.upstreams.recorded.fixtures import load_turns
+from proxy.upstreams.recorded.recorder import ClientExchanges, RecordingUpstream
 from proxy.upstreams.recorded.replay import ReplayUpstream
 from proxy.upstreams.recorded.scrubbing import Scrubbing
 
@@ -160,6 +162,72 @@ async def test_a_secret_in_any_place_of_an_exchange_is_not_saved(tmp_path: Path)
             assert secret not in content, (file, secret)
     kept = json.loads(next(file for file in files if file.parent.name == "turn-1").read_bytes())
     assert kept["messages"][0]["content"] == "Use [redacted]."
+
+
+async def test_the_answer_to_a_client_does_not_keep_its_key(tmp_path: Path) -> None:
+    """The key in the headers of a request is removed from what its client got, too."""
+    said = json.dumps({"id": "chatcmpl-1", "key": "plain-key-of-mine"}).encode()
+    body = json.dumps({"model": "m", "messages": HI}).encode()
+    request = UpstreamRequest(
+        "POST", "/chat/completions", headers=[("Authorization", "Bearer plain-key-of-mine")], body=body
+    )
+    clients = ClientExchanges()
+    async with RawUpstream(whole(said, "Content-Type: application/json")) as raw:
+        recorder = RecordingUpstream(Http1Upstream("main", raw.url), tmp_path, clients=clients)
+        client = clients.listen("/chat/completions", body)
+        client.started(200, [("Content-Type", "application/json")])
+        client.data_sent(await drink(recorder, request))
+        client.ended()
+        await recorder.aclose()
+    (kept,) = [
+        file for file in saved(tmp_path) if file.parent.name == "client" and "response.json" in file.name
+    ]
+    assert json.loads(kept.read_bytes()) == {"id": "chatcmpl-1", "key": "[redacted]"}
+
+
+async def test_processes_that_record_the_same_do_not_mix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two recorders with one folder write two folders for the same request in the same second."""
+    monkeypatch.setattr("time.strftime", lambda form: "20261121")
+    for _ in range(2):
+        recorder = RecordingUpstream(ReplayUpstream([FIXTURES / "demo"]), tmp_path)
+        await drink(recorder, post(exchange("demo/time").turns[0].request or {}))
+        await recorder.aclose()
+    assert len([file for file in saved(tmp_path) if file.name == "meta.toml"]) == 2
+
+
+async def test_who_reads_meanwhile_sees_whole_turns_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before each file is written, the folder can be loaded: another process may start its tests then."""
+    write, loaded = record._save, []
+
+    def watched(file: Path, data: bytes) -> None:
+        loaded.append(len(load_turns([tmp_path], clients=True)))
+        write(file, data)
+
+    monkeypatch.setattr(record, "_save", watched)
+    fixture = exchange("demo/both")
+    recorder = RecordingUpstream(ReplayUpstream([fixture.path], fresh_ids=False), tmp_path)
+    for turn in fixture.turns:
+        await drink(recorder, post(turn.request or {}))
+    await recorder.aclose()
+    assert set(loaded) == {0, 1}
+    assert len(load_turns([tmp_path])) == 2
+
+
+async def test_a_request_that_is_nested_too_deeply_is_not_saved(tmp_path: Path) -> None:
+    """It passes; that it is not saved is logged."""
+    deep = json.loads("[" * 300 + "]" * 300)
+    recorder = RecordingUpstream(ReplayUpstream([FIXTURES / "demo"]), tmp_path)
+    with capture_logs() as logs:
+        assert await drink(recorder, post({"model": "m", "messages": HI, "x": deep}))
+        await recorder.aclose()
+    assert [(log["event"], log["reason"]) for log in logs] == [
+        ("exchange_not_saved", "its request is nested too deeply")
+    ]
+    assert not saved(tmp_path)
 
 
 async def test_a_response_that_breaks_is_kept_as_broken(tmp_path: Path) -> None:

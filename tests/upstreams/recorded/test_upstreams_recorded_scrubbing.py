@@ -108,3 +108,24 @@ def test_an_entry_that_would_match_too_much_is_refused(entry: str) -> None:
 def test_no_text_holds_the_recorder_up(flood: bytes) -> None:
     """A megabyte of beginnings of secrets is read once; a pattern that went back would take minutes."""
     SCRUBBING.clean(flood * (1_000_000 // len(flood)))
+
+
+@pytest.mark.parametrize("value", ['hunt"er22', "hunter22\\", '\\"hunter22"', "hunt\n\\n er22 é\\\\"])
+def test_quotes_and_backslashes_in_a_secret_do_not_end_it(value: str) -> None:
+    """A password with a quote is removed whole, at each depth of JSON within JSON, and JSON stays JSON."""
+    whole = {"password": value, "city": "Rome"}
+    for _ in range(3):
+        cleaned = Scrubbing().clean(json.dumps(whole).encode())
+        assert b"er22" not in cleaned
+        unpacked = json.loads(cleaned)
+        while "arguments" in unpacked:
+            unpacked = json.loads(unpacked["arguments"])
+        assert unpacked == {"password": "[redacted]", "city": "Rome"}
+        whole = {"arguments": json.dumps(whole)}
+
+
+@pytest.mark.parametrize("key", ["unused", "ollama", "EMPTY"])
+def test_a_placeholder_is_no_key(key: str) -> None:
+    """What people write where no key is needed stays in the body, or a replay would find no fixture."""
+    body = f"Which {key} variables does it have?".encode()
+    assert Scrubbing().clean_of([("Authorization", f"Bearer {key}")], body) == body
