@@ -35,7 +35,7 @@ class LinkingPort(CitingPort):
         self._request = request
         self._pages: dict[str, FoundPage] = {}
         self._numbers: dict[int, FoundPage] = {}
-        self._first = 0
+        self._next = 0
 
     def cite_earlier(self, pages: Iterable[tuple[FoundPage, int]]) -> None:
         if self._request.wants_json:
@@ -49,12 +49,13 @@ class LinkingPort(CitingPort):
         # A citation would cut a JSON answer of Messages into blocks that are no JSON.
         if self._request.wants_json:
             return {}
-        if pages and not self._first:
-            self._first = highest_number(conversation()) + 1
+        if pages and not self._next:
+            self._next = max(highest_number(conversation()), *self._numbers, 0) + 1
         for page in pages[: _MOST_PAGES - len(self._pages)]:
             if page.url not in self._pages:
                 self._pages[page.url] = page
-                self._numbers[self._first + len(self._numbers)] = page
+                self._numbers[self._next] = page
+                self._next += 1
         found = {page.url for page in pages}
         return {page.url: number for number, page in self._numbers.items() if page.url in found}
 

@@ -10,8 +10,17 @@ from typing import Any
 import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
-from provider_models import ANSWER, SEARCH, ProviderModel, serving_models, without_numbers
+from provider_models import (
+    ANSWER,
+    SEARCH,
+    ProviderModel,
+    RecordedPages,
+    serving_models,
+    without_numbers,
+)
 from running_proxy import Proxy
+
+from proxy.tools.contract.capabilities import QueryParams
 
 MODELS = ("gpt-4o-mini", "claude-opus-4-7", "qwen3", "gpt-5-2025-08-07")
 """One of each dialect. The last one speaks Responses, as OpenAI does."""
@@ -257,6 +266,55 @@ async def test_markers_of_responses(name: str, streamed: bool) -> None:
             assert [note["url"] for note in notes] == PAGES
             items += [item.model_dump(exclude_none=True) for item in response.output]
     check_results(models[name])
+
+
+class OtherPages(RecordedPages):
+    """An engine that finds two pages nobody has seen before for each further question."""
+
+    async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
+        asked = str((params or {})["q"])
+        if asked == SEARCH["query"]:
+            return await super().get_json(url, params)
+        return {"results": [{"url": page, "title": page, "content": ""} for page in other_pages(asked)]}
+
+
+def other_pages(asked: str) -> list[str]:
+    """The pages that the engine finds for a question."""
+    return [f"https://{asked}.example/{at}" for at in (1, 2)]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+async def test_numbers_of_other_pages(name: str, streamed: bool) -> None:
+    """Pages that a later request finds have the next numbers, and a marker of an earlier page still means
+    that page."""
+    items: list[Any] = []
+    async with (
+        serving_models(CALLS, native=(), hosts_search=True, http=OtherPages({})) as (proxy, models),
+        openai_at(proxy) as client,
+    ):
+        found = [PAGES, other_pages("lakes"), other_pages("seas")]
+        for turn, asked in enumerate((SEARCH["query"], "lakes", "seas")):
+            models[name]._calls = {"web_search": {"query": asked}}
+            items.append({"role": "user", "content": f"What about {asked}?"})
+            first = 2 * turn + 1
+            models[name].answer = f"【{first}】 and 【{first + 1}】, not 【{first + 2}】"
+            options: dict[str, Any] = {"model": name, "input": items, "tools": [{"type": "web_search"}]}
+            if streamed:
+                async with client.responses.stream(**options) as stream:
+                    response = await stream.get_final_response()
+            else:
+                response = await client.responses.create(**options)
+            links = [f"[[{first + at}]]({page})" for at, page in enumerate(found[turn])]
+            assert response.output_text == f"{links[0]} and {links[1]}, not 【{first + 2}】"
+            (part,) = response.model_dump()["output"][-1]["content"]
+            assert [note["url"] for note in part["annotations"]] == found[turn]
+            items += [item.model_dump(exclude_none=True) for item in response.output]
+        items.append({"role": "user", "content": "And again?"})
+        models[name].answer = "【1】, 【4】"
+        models[name]._calls = {"web_search": {"query": "more"}}
+        last = await client.responses.create(model=name, input=items, tools=[{"type": "web_search"}])
+        assert last.output_text == f"[[1]]({PAGES[0]}), [[4]]({found[1][1]})"
 
 
 @pytest.mark.parametrize("streamed", [False, True])

@@ -199,6 +199,8 @@ class Orchestrator:
         )
         if job.continuity.approvals.purse is not None:
             run.settle(job.continuity.approvals.purse)
+        for _, result in job.continuity.approvals.ran:
+            run.paid(result.cost)
         return State(
             run, ClientOutput(client, writer, typed=job.client.typed), now, RunClock(started_at), usage
         )

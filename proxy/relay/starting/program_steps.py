@@ -76,6 +76,7 @@ class Steps:
         self._deadline = deadline
         self._allowed = frozenset(state.tools.values())
         self.state = state
+        self.cost = 0
 
     async def finish(self, session: Session, step: Step) -> str:
         """Run a program to its end and return its value as JSON text.
@@ -212,10 +213,22 @@ class Steps:
             budget_s=max(self._deadline - time.monotonic(), 0.0),
             parallel=self._tools.parallel,
             on_start=self._watch.call_started,
-            on_done=self._watch.call_finished,
+            on_done=self._done,
             granted=granted,
         )
         return results | {id_: _text(result) for id_, result in zip(wanted, ran, strict=True)}
+
+    def _done(self, call: ToolCall, result: ToolResult) -> None:
+        self._paid(result.cost)
+        self._watch.call_finished(call, result)
+
+    def _paid(self, cost: int) -> None:
+        """Count what a call cost, in billionths, for the run that waits for the program and for limits."""
+        if cost:
+            self.cost += cost
+            self._parent.purse.spend(0, cost)
+            if (meter := self._parent.ask.access.meter) is not None:
+                meter.spend(0, cost)
 
     def _refusal(self, call: ToolCall) -> tuple[ToolFailure, str] | None:
         """Return why a call does not run, for the program and for its row."""
@@ -225,6 +238,9 @@ class Steps:
         if not self._parent.purse.take_call():
             reason = "not run: this request can make no more tool calls"
             return ToolFailure(reason, code="budget_exhausted"), "tools.max_calls"
+        if self._parent.purse.spent == "tools.max_cost":
+            reason = "not run: this request has used up its cost"
+            return ToolFailure(reason, code="budget_exhausted"), "tools.max_cost"
         return None
 
     async def _decided(self, state: ProgramState) -> dict[int, str]:
@@ -244,6 +260,7 @@ class Steps:
         for id_, name in state.waiting.items():
             if name in ran:
                 approval, result = ran[name]
+                self._paid(result.cost)
                 results[id_] = _text(result)
                 if approval.edited:
                     self._print(f"[A person changed the arguments of a call of {approval.tool}]\n")

@@ -283,6 +283,7 @@ class _ProgramRun:
             error_code="program_failed" if status == "failed" else None,
             turns=state.step,
             tool_calls=state.made,
+            cost=self._steps.cost or None,
             offered=tuple(sorted(state.tools.values())),
             agent=RUN_PROGRAM,
             parent_run=state.parent_run,

@@ -60,7 +60,8 @@ def pages_in(text: str) -> Iterator[tuple[FoundPage, int]]:
     for entry in listed_in(text) or ():
         if isinstance(entry, dict) and (page := page_of(entry)) is not None:
             found = _MARKER.fullmatch(str(entry.get(_MEMBER) or ""))
-            yield page, int(found[2] or 0) if found is not None else 0
+            number = int(found[2] or 0) if found is not None else 0
+            yield page, number if number < _HIGHEST else 0
 
 
 def highest_number(conversation: bytes) -> int:

@@ -129,6 +129,26 @@ async def test_calls_of_programs_use_the_budget_of_the_run(watch: Watch) -> None
     assert watch.started == ["echo"] * 3
 
 
+async def test_calls_of_programs_cost_their_price(watch: Watch) -> None:
+    """They count in ``tools.max_cost``, in the program's run and in the caller's limits."""
+    code = f"for n in range(9):\n    await {ECHO}(text=str(n))"
+    models = Models({"m": writes(code)})
+    priced: dict[str, Any] = {
+        "tools": {"prices": {ECHO: 0.01}, "max_cost": 0.03},
+        "limits": {"cost": ["0.02/hour"]},
+        "prices": {"m": {"input": 0.0}},
+    }
+    async with served(models, **priced) as proxy:
+        answer = await proxy.ask({"model": "m", "messages": [QUESTION]})
+        _, (program,) = await runs_of(proxy)
+        again = await proxy.ask({"model": "m", "messages": [QUESTION]})
+    assert answer.status == 200
+    assert watch.started == ["echo"] * 3
+    assert program.invocations[-1].decision == "refused: tools.max_cost"
+    assert program.run.cost == 30_000_000
+    assert again.status == 429
+
+
 async def test_private_arguments_are_in_no_row(watch: Watch) -> None:
     """Neither the row of the program nor those of its calls show a private argument; the sealed text does."""
     code = "(await probe_tools__unlock(pin='4711-secret'))['ok']"

@@ -8,7 +8,7 @@ import pytest
 from provider_models import FETCHING, SEARCH, RecordedPages, serving_models
 
 from proxy.base.events import RUN_PROGRAM
-from proxy.tools.contract.capabilities import TextPage
+from proxy.tools.contract.capabilities import QueryParams, TextPage
 
 MESSAGES = "/v1/messages"
 HEADERS = {"anthropic-version": "2023-06-01"}
@@ -112,6 +112,27 @@ async def test_other_arguments_of_a_fetch() -> None:
         (row,) = (await proxy.only_run()).invocations
     assert row.arguments_redacted == {"url": PAGE}
     assert pages.asked == [PAGE]
+
+
+class Echoing(Watched):
+    """An engine that finds each address that it is asked for, and says so."""
+
+    async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
+        return {"results": [{"url": str((params or {})["q"]), "title": "Found", "content": ""}]}
+
+
+@pytest.mark.parametrize("url", [SPELLINGS["query"], SPELLINGS["host"]])
+async def test_a_search_that_repeats_the_address(url: str) -> None:
+    """A result that only repeats the model's query does not make an invented address known."""
+    pages = Echoing()
+    async with serving_models(
+        {"web_search": {"query": url}}, native=(), hosts_search=True, pages={}, http=pages
+    ) as (proxy, models):
+        models["gpt-4o-mini"].then = [{"web_fetch": {"url": url}}]
+        await proxy.ask(body(FETCH, SEARCHES), HEADERS, path=MESSAGES)
+        refused = models["gpt-4o-mini"].results[-1]
+    assert pages.asked == []
+    assert "url_not_in_prior_context" in refused
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from provider_models import SEARCH, RecordedPages, serving_models
+from provider_models import FETCHING, SEARCH, RecordedPages, serving_models
 
 from proxy.tools.contract.capabilities import TextPage
 
@@ -173,14 +173,15 @@ async def test_a_redirect_out_of_the_domains(characters: int) -> None:
 
 @pytest.mark.parametrize("limit", [{"max_content_tokens": 2}, {"blocked_domains": ["elsewhere.example"]}])
 async def test_limits_of_a_fetch_that_was_approved(limit: Mapping[str, Any]) -> None:
-    """What a declaration limits stays so where a person approved the call before."""
+    """What a declaration limits stays so where a person approved the call before; then it has its price."""
     needed: dict[str, Any] = {
         "policy": {"approve": ("web__fetch_page",)},
         "approvals": {"enabled": True, "by": "caller"},
     }
     calls = {"web_fetch": {"url": PAGE}}
+    tools = {**FETCHING, "prices": {"web__fetch_page": 0.01}}
     async with serving_models(
-        calls, native=(), hosts_search=True, pages={}, http=Redirected(1000), **needed
+        calls, native=(), hosts_search=True, pages={}, http=Redirected(1000), tools=tools, **needed
     ) as (proxy, models):
         question = asked({**FETCH, **limit})
         waiting = await proxy.ask(question, HEADERS, path=MESSAGES)
@@ -193,7 +194,9 @@ async def test_limits_of_a_fetch_that_was_approved(limit: Mapping[str, Any]) -> 
         approved = {**HEADERS, "x-toolrelay-approve": id_}
         answer = await proxy.ask({**question, "messages": messages}, approved, path=MESSAGES)
         result = models["gpt-4o-mini"].results[-1]
+        costs = [run.cost for run in await proxy.runs()]
     assert answer.status == 200
+    assert costs == [10_000_000, None]
     assert "x" * 9 not in result
     assert ("does not allow" in result) is ("blocked_domains" in limit)
 

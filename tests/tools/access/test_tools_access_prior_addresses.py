@@ -3,7 +3,7 @@
 import pytest
 
 from proxy.base.conversation import Spoken
-from proxy.tools.access.prior_addresses import mentions, occurred
+from proxy.tools.access.prior_addresses import mentions, occurred, repeats
 
 PAGE = "https://notes.example/rivers?of=Berlin&n=1"
 
@@ -99,3 +99,29 @@ def test_a_long_conversation() -> None:
     assert not occurred(PAGE, [("client", "x" * (65 << 20)), ("client", PAGE)])
     for hard in ("https://notes.example/" + "(" * 500_000, "notes.example-" * 50_000, "a." * 500_000):
         assert not mentions(f"notes.example {hard}", PAGE, bare=True)
+
+
+def test_many_spellings() -> None:
+    """A text with a million addresses that all look like the wanted one is not read for minutes."""
+    read: set[str] = set()
+    assert not mentions("".join(f"{PAGE}{n}&amp;)))))))) " for n in range(20_000)), PAGE, read=read)
+    assert len(read) == 5000
+    assert mentions(f"https://notes.example/lakes {PAGE}", PAGE, read=set())
+    assert mentions(f"{'https://notes.example/lakes/0 ' * 20_000} {PAGE}", PAGE)
+
+
+@pytest.mark.parametrize(
+    ("written", "is_repeated"),
+    [
+        (PAGE, True),
+        ("notes.example/rivers?of=Berlin&n=1", True),
+        ("rivers%3Fof%3DBerlin%26n%3D1", True),
+        ("rivers of Berlin site:notes.example", False),
+        ("", False),
+    ],
+)
+def test_what_a_result_may_repeat(written: str, is_repeated: bool) -> None:
+    """An address whose path and query a model wrote may come from there; the name of its site alone says
+    nothing."""
+    assert repeats(written, PAGE) is is_repeated
+    assert repeats(f"tulip-4711.example {written}", "https://tulip-4711.example/")

@@ -11,6 +11,7 @@ from proxy.json.in_thread import in_thread
 from proxy.relay.run.hosted.limits import declared_tool
 from proxy.relay.run.job import Job
 from proxy.relay.run.state import State
+from proxy.tools.access.prior_addresses import repeats
 from proxy.wires.hosted.markers import numbered, pages_in
 from proxy.wires.hosted.tools import FoundPage, fetched_page, found_pages, is_list_of_pages, url_of
 from proxy.wires.upstream_port import CitingPort
@@ -56,7 +57,18 @@ def note_found(job: Job, state: State, made: Iterable[tuple[ToolCall, ToolResult
         )
         if isinstance(port, CitingPort):
             noted[-1] = numbered(result, port.cite(pages, job.upstream.editor.history))
-        # A text that is no list may only repeat what the model wrote.
-        if fetches and (tool.pages is not None or is_list_of_pages(result)):
-            state.outcome.found += [page.text if tool.pages else page.url for page in pages]
+        # What is no list of pages may only repeat what the model wrote, and so may an address in one.
+        if fetches and tool.pages is not None:
+            state.outcome.found += [page.text for page in pages]
+        elif fetches and is_list_of_pages(result):
+            written = _written(call)
+            state.outcome.found += [page.url for page in pages if not repeats(written, page.url)]
     return noted
+
+
+def _written(call: ToolCall) -> str:
+    """Return what a model wrote into a call, without escapes of letters."""
+    try:
+        return orjson.dumps(orjson.loads(call.arguments)).decode()
+    except orjson.JSONDecodeError:
+        return call.arguments

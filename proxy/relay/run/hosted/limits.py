@@ -106,8 +106,12 @@ def _within(tool: HostedTool, result: ToolResult) -> ToolResult:
     except orjson.JSONDecodeError:
         content = None  # The middle of a large result is left out, so that it is no JSON any more.
     if not _allows(tool.pages, url_of(content) or url_of(result.redacted)):
-        failed = failed_result(result.call_id, "url_not_allowed", _NOT_ALLOWED)
-        return replace(failed, arguments_redacted=result.arguments_redacted, milliseconds=result.milliseconds)
+        return replace(
+            failed_result(result.call_id, "url_not_allowed", _NOT_ALLOWED),
+            arguments_redacted=result.arguments_redacted,
+            milliseconds=result.milliseconds,
+            cost=result.cost,
+        )
     most = tool.pages.most_characters
     if most is None or len(result.content) <= most:
         return result
@@ -157,6 +161,12 @@ def _is_at(hosts: Sequence[str], address: str) -> bool:
         return False
 
 
+def _was_found(state: State, address: str) -> bool:
+    """Return whether a search or a page of this run has an address."""
+    read: set[str] = set()
+    return any(mentions(text, address, read=read) for text in state.outcome.found)
+
+
 def _refused_fetches(job: Job, state: State, wanted: Sequence[tuple[ToolCall, PageRule]]) -> list[ToolResult]:
     """Return the results of those fetches whose address may not be fetched."""
     history = b""
@@ -168,9 +178,7 @@ def _refused_fetches(job: Job, state: State, wanted: Sequence[tuple[ToolCall, Pa
             code = "url_not_in_prior_context"
         elif not _allows(pages, address):
             code = "url_not_allowed"
-        elif not _is_at(pages.known, address) and not any(
-            mentions(text, address) for text in state.outcome.found
-        ):
+        elif not _is_at(pages.known, address) and not _was_found(state, address):
             history = history or job.upstream.editor.history()
             if not occurred(address, job.client.port.spoken(orjson.loads(history))):
                 code = "url_not_in_prior_context"
