@@ -105,7 +105,7 @@ class ProgramRuns:
         try:
             if call is not None and call.goes_on is not None:
                 return await self._continued(read(call.goes_on.body), context.caller)
-            key = key_of(context.caller, request or context.run_id, code)
+            key = key_of(context.caller, f"{request or context.run_id}{_nth(parent, call)}", code)
             is_repeat = ledger.request is not None and ledger.request.is_repeat
             earlier = await self._tools.states.find(key, context.caller) if request else None
             if earlier is not None and await self._goes_on(earlier, is_repeat=is_repeat):
@@ -317,3 +317,12 @@ def _value(text: str) -> Any:
     except orjson.JSONDecodeError:
         return text
     return text if not isinstance(value, str) and _LONG_NUMBER.search(text) else value
+
+
+def _nth(parent: Parent, call: AgentCall | None) -> str:
+    """Return which of the equal calls of a turn this is; empty for the first.  Each has a state of its own."""
+    if call is None:
+        return ""
+    equal = [id_ for id_, one in parent.calls.items() if one.call.arguments == call.call.arguments]
+    number = equal.index(call.call.call_id)
+    return f"#{number}" if number else ""

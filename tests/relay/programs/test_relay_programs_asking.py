@@ -166,3 +166,20 @@ async def test_a_program_that_goes_on_knows_the_effects_of_its_last_step(
         text = await say(proxy, QUESTION, x_stainless_retry_count="1")
     assert text == '["tea","milk"]'
     assert watch.started == ["buy", "slow", "slow", "buy"]
+
+
+async def test_equal_programs_of_a_turn_go_on_one_by_one(watch: Watch, tmp_path: Path) -> None:
+    """Each has a state of its own, so one that ends says nothing about the other, which still waits."""
+
+    def twice(asked: Asked) -> Turn:
+        calls = [(RUN_PROGRAM, {"code": CODE})] * 2
+        return Turn(" | ".join(asked.results)) if asked.results else Turn(calls=calls)
+
+    async with served(Models({"m": twice}), tmp_path) as proxy:
+        notice = await say(proxy, QUESTION)
+        first, second = dict.fromkeys(ID.findall(notice))
+        await say(proxy, *after(notice), x_toolrelay_approve=first)
+        text = await say(proxy, *after(notice), x_toolrelay_approve=second)
+    value = '{"printed":"read tea\\n","value":["tea","after"]}'
+    assert text == f"{value} | {value}"
+    assert watch.started.count("buy") == 2
