@@ -279,3 +279,5 @@ def test_the_record_keeps_few_images() -> None:
     plain = {"id": "resp_1", "output": [{"type": "message"}, "odd"]}
     assert with_bounded_images(plain) is plain
     assert with_bounded_images(None) is None
+    for odd in ({}, {"output": None}, {"output": "image_generation_call"}, {"output": [1]}):
+        assert with_bounded_images(odd) is odd

@@ -124,8 +124,8 @@ def with_bounded_images(response: dict[str, Any] | None) -> dict[str, Any] | Non
 
     The items of all others have the ``result`` ``null``.
     """
-    output = () if response is None else response["output"]
-    if response is None or not any(_is_call(item) for item in output):
+    output = None if response is None else response.get("output")
+    if response is None or not isinstance(output, list) or not any(map(_is_call, output)):
         return response
     room, kept = MOST_STORED, []
     for item in reversed(output):
