@@ -3,9 +3,10 @@
 The servers are ``mcp-server-git`` on a small repository and ``mcp-server-time``; ``TOOLRELAY_TEST_MCP`` names
 the folder in which they are installed.  Everything of the proxy is real.  The model is scripted: for each
 task it makes the calls that a good model would make, as few turns as possible and side by side where no call
-needs the result of another, or it writes one program.  So turns and bytes say what programs can save at best,
-and not how often a model writes a right program.  A scripted model answers at once: the time is that of the
-proxy and the tools.  Tokens are counted as a quarter of the bytes that the model reads and writes.
+needs the result of another, or it writes one program that makes the same calls.  So turns and bytes say what
+programs can save at best, and not how often a model writes a right program.  A scripted model answers at
+once: the time is that of the proxy and the tools.  Tokens are counted as a quarter of the bytes that the
+model reads and writes.
 """
 
 import asyncio
@@ -63,11 +64,11 @@ def tasks(repo: str) -> list[Task]:
         [[converted(zone) for zone in ZONES]],
         [[converted(zone)] for zone in ZONES[1:5]],
         [[log]],
-        [[log], shows],
-        [[log], *[[one] for one in shows[:4]]],
+        [shows],
+        [[one] for one in shows[:4]],
         [[git("status"), git("diff_unstaged")]],
         [made, [git("branch", branch_type="local")]],
-        [[log], ends],
+        [ends],
         [[now_in("UTC")]],
     ]
     head = f"import asyncio\nzones = {ZONES!r}\nat = {{'repo_path': {repo!r}}}\n"

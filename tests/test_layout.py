@@ -100,6 +100,7 @@ RELAY_MAY_IMPORT = {
     "proxy.tools.running.granted",
     "proxy.tools.running.plan",
     "proxy.tools.running.runner",
+    "proxy.tools.running.tasks.concurrency",
     "proxy.tools.access.policy",
     "proxy.tools.access.hosts",
     "proxy.tools.access.prior_addresses",

@@ -206,6 +206,8 @@ class ToolCalls:
         withheld = frozenset() if selection.asks else selection.asking
         asking = tuple(call.name for call in calls if call.name in withheld)
         key = (job.tools.policy, state.tools.offer, asking)
+        if state.tools.offer.shown.hosted:
+            return offered_only(*key)  # Such an offer is of one request, and holds what its client declared.
         narrowed = self._narrowed.of(state.tools.catalog)
         known = narrowed.get(key)
         return narrowed.put(key, offered_only(*key)) if known is None else known

@@ -128,7 +128,9 @@ class Steps:
             await self._keep(session, state)
         over = {id_: _text(refused[call.call_id]) for id_, call in made.items() if call.call_id in refused}
         results = {**state.results, **over, **await self._ran(now, asked.granted)}
-        self.state = replace(self.state, results=results, waiting=waiting)
+        # The results are part of the state, so the program has read them wherever it goes on.
+        untrusted = self._context.ledger.untrusted_before(state.step + 1)
+        self.state = replace(self.state, results=results, waiting=waiting, untrusted=untrusted)
         if acts:
             # A process that dies now must not leave it open how these calls ended.
             await self._put()

@@ -9,6 +9,7 @@ its calls have happened (rule R5).  If calls need an approval, the program waits
 ends and names the approvals, and it is called again once somebody has decided.
 """
 
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -31,9 +32,16 @@ from proxy.tools.contract.provider import CallContext
 from proxy.tools.programs.engine import Engine, ProgramFailed
 from proxy.tools.programs.stubs import bindings_of
 from proxy.tools.running.ledger import RunContext
+from proxy.tools.running.tasks.concurrency import Slots
 
 _MOST_VALUE: Final = 1 << 20
 _MOST_PRINTED_WITH_ERROR: Final = 300
+_LONG_NUMBER: Final = re.compile(r"[0-9]{19}")
+"""A number that may have more than 64 bits."""
+_AT_ONCE: Final = 16
+_AT_ONCE_PER_CALLER: Final = 4
+"""How many programs a process runs at the same time, and how many of one key, so that those of others need
+not wait for his."""
 _MARGIN_S: Final = 1.0
 """A program's calls end this many seconds before its own time is over."""
 _NO_REQUEST: Final = "a program runs only inside of a request that asks a model"
@@ -62,6 +70,7 @@ class ProgramRuns:
         self._engine = engine
         self._timeout_s = timeout_s
         self._run_ids = run_ids
+        self._places = Slots(_AT_ONCE, _AT_ONCE_PER_CALLER)
 
     async def __call__(self, code: str, context: CallContext) -> Any:
         """Return what the model gets of a program."""
@@ -193,23 +202,24 @@ class _ProgramRun:
         self._context.signals.sources = untrusted
         if len(text) > _MOST_VALUE:
             raise ToolFailure("the program's value is larger than 1 MiB: return less", untrusted=untrusted)
-        value, printed = orjson.loads(text), self._steps.state.printed
+        value, printed = _value(text), self._steps.state.printed
         self._note("output", text if not printed else f"{printed}\n{text}")
         return {"printed": printed, "value": value} if printed else value
 
     async def _served(self) -> str:
         parent, state = self._parent, self._steps.state
         names = bindings_of(parent.access.tools) if parent.access is not None else {}
-        session = self._owner._engine.session()
-        try:
-            if not self._goes_on:
-                self._note("program", self._code)
-            step = await session.start(self._code, names, state.dump)
-            if self._goes_on:
-                step = await self._steps.go_on(session)
-            return await self._steps.finish(session, step)
-        finally:
-            await session.close()
+        if not self._goes_on:
+            self._note("program", self._code)
+        async with self._owner._places.take(self._run.key or self._run.caller):
+            session = self._owner._engine.session()
+            try:
+                step = await session.start(self._code, names, state.dump)
+                if self._goes_on:
+                    step = await self._steps.go_on(session)
+                return await self._steps.finish(session, step)
+            finally:
+                await session.close()
 
     async def _note_known(self) -> None:
         """Note the effects whose results the program has: its next call of such a tool is another effect."""
@@ -218,8 +228,9 @@ class _ProgramRun:
             detail = await self._owner._store.get_run(state.run_id)
         except StoreError:
             raise ToolFailure("the record could not be read, so the program did not go on") from None
+        places = {(state.step, at) for at, call in enumerate(state.calls) if call.id in state.results}
         for row in detail.invocations if detail is not None else ():
-            if row.turn < state.step:
+            if row.turn < state.step or (row.turn, row.seq) in places:
                 self._ledger.answer_for(row.id)
 
     def waits(self, waits: Waits) -> ToolFailure:
@@ -293,3 +304,16 @@ class _ProgramRun:
 
     def _seconds(self, state: ProgramState) -> float:
         return max(time.time() - state.started_at, time.monotonic() - self._began)
+
+
+def _value(text: str) -> Any:
+    """Return what a program hands out as a JSON value, or the text itself if that would change it.
+
+    A program may hand out ``NaN``, whole numbers of more than 64 bits, and, if it replaces the function that
+    hands out its value, any text.
+    """
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+    return text if not isinstance(value, str) and _LONG_NUMBER.search(text) else value

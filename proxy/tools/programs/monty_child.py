@@ -71,6 +71,7 @@ def prepared(code: str) -> str:
 
     Lines keep their numbers, except in a program that returns outside of a function.  Raise ``SyntaxError``.
     """
+    code = code.replace("\r\n", "\n").replace("\r", "\n")  # Python counts each of them as the end of a line.
     tree = ast.parse(code)
     if any(isinstance(node, ast.Return) for node in _outside_functions(tree)):
         made = ast.parse("async def _program(): pass")

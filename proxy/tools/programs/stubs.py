@@ -34,9 +34,12 @@ _TYPES: Final[Mapping[str, str]] = {
 
 
 def bindings_of(tools: Iterable[ToolDefinition]) -> Mapping[str, Binding]:
-    """Return the tools by the names that a program calls them; no two have the same."""
+    """Return the tools by the names that a program calls them; no two have the same.
+
+    They do not depend on the order of the tools, and a tool whose name Python allows keeps it.
+    """
     found: dict[str, Binding] = {}
-    for tool in tools:
+    for tool in sorted(tools, key=lambda one: (identifier(one.name) != one.name, one.name)):
         name = identifier(tool.name)
         while name in found:
             name += "_"

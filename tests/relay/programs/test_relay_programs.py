@@ -1,5 +1,6 @@
 """Programs: one call of a model runs code that calls tools, each through the runner."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -108,6 +109,41 @@ async def test_what_is_printed_comes_before_the_value(watch: Watch) -> None:
     async with served(models) as proxy:
         assert json.loads(await said(proxy)) == {"printed": "tea\n", "value": None}
     assert watch.started == ["buy"]
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("[float('nan'), 1]", "[NaN, 1]"),
+        ("{'most': 2**64 + 1}", '{"most": 18446744073709551617}'),
+        ("def _finish(value):\n    return 'no JSON'", "no JSON"),
+        ("a = 1\rb = 2\r\na + b", "3"),
+    ],
+)
+async def test_a_value_that_json_does_not_hold_is_told_as_it_is(code: str, text: str) -> None:
+    """Whatever a program hands out reaches the model unchanged, and is no fault of the proxy."""
+    models = Models({"m": writes(code)})
+    async with served(models) as proxy:
+        assert await said(proxy) == text
+
+
+async def test_one_caller_does_not_take_all_places() -> None:
+    """Of many programs of one caller four run at the same time, so places are left for others."""
+    calls = [(RUN_PROGRAM, {"code": json.dumps([[ECHO, str(number)]])}) for number in range(6)]
+    models = Models({"m": lambda asked: Turn("Done.") if asked.results else Turn(calls=calls)})
+    async with served(models) as proxy:
+        runs: Any = proxy.services.links.programs
+        engine = runs._run._engine = HeldEngine()
+        asking = asyncio.create_task(said(proxy))
+        begun = 0
+        while begun < len(calls):
+            found = await proxy.services.store.list_runs(RunFilter())
+            begun = sum(bool(run.parent_run) for run in found)
+            await asyncio.sleep(0.01)
+        assert engine.opened == 4
+        engine.go_on.set()
+        assert await asking == "Done."
+        assert engine.opened == 6
 
 
 async def test_a_program_calls_only_what_its_request_offers(watch: Watch) -> None:
@@ -283,3 +319,29 @@ class ListSession:
 
     async def close(self) -> None:
         """Do nothing: there is no process."""
+
+
+class HeldEngine(ListEngine):
+    """An engine whose programs begin when the test lets them; it counts them."""
+
+    def __init__(self) -> None:
+        self.opened = 0
+        self.go_on = asyncio.Event()
+
+    def session(self) -> "ListSession":
+        """Count a session and return it."""
+        self.opened += 1
+        return HeldSession(self.go_on)
+
+
+class HeldSession(ListSession):
+    """A program that waits for the test."""
+
+    def __init__(self, go_on: asyncio.Event) -> None:
+        super().__init__()
+        self._go_on = go_on
+
+    async def start(self, code: str, tools: Mapping[str, Binding], state: bytes = b"") -> Step:
+        """Wait, then begin."""
+        await self._go_on.wait()
+        return await super().start(code, tools, state)

@@ -1,5 +1,6 @@
 """Programs whose calls need approvals: the client is asked, and the program goes on where it was."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from approvals_rig import BUY, ID
 from probe_tools import Watch
 from raw_upstream import RawUpstream
 from running_proxy import Proxy, make_config, running
+from waiting import until
 
 from proxy.base.events import RUN_PROGRAM
 from proxy.records.approvals import ApprovalFilter
@@ -129,3 +131,38 @@ async def test_a_call_that_nobody_can_approve_raises_in_the_program(watch: Watch
     async with served(models, tmp_path, approvals={"enabled": False}) as proxy:
         assert "NameError" in await say(proxy, QUESTION)
     assert watch.started == ["echo"]
+
+
+async def test_a_result_beside_a_call_that_waits_stays_untrusted(watch: Watch, tmp_path: Path) -> None:
+    """A program has read a stranger's words when it goes on, so its next effect needs an approval."""
+    code = (
+        f"import asyncio\nawait asyncio.gather(probe_tools__page(), {BUY}(what='tea'))\n"
+        "await probe_tools__paint()"
+    )
+    models = Models({"m": writes(code)})
+    async with served(models, tmp_path) as proxy:
+        notice = await say(proxy, QUESTION)
+        (approval,) = set(ID.findall(notice))
+        text = await say(proxy, *after(notice), x_toolrelay_approve=approval)
+    assert set(ID.findall(text)) - {approval}
+    assert watch.started == ["buy"]
+
+
+async def test_a_program_that_goes_on_knows_the_effects_of_its_last_step(
+    watch: Watch, tmp_path: Path
+) -> None:
+    """It was interrupted in a read after an effect; its next call of that tool is another effect."""
+    code = (
+        f"first = await {BUY}(what='tea')\nawait probe_tools__slow()\n"
+        f"last = await {BUY}(what='milk')\n[first['what'], last['what']]"
+    )
+    models = Models({"m": writes(code)})
+    async with served(models, tmp_path, policy={}) as proxy:
+        asking = asyncio.create_task(say(proxy, QUESTION))
+        await watch.has_started.wait()
+        asking.cancel()
+        await until(lambda: bool(watch.cancelled))
+        watch.go_on.set()
+        text = await say(proxy, QUESTION, x_stainless_retry_count="1")
+    assert text == '["tea","milk"]'
+    assert watch.started == ["buy", "slow", "slow", "buy"]

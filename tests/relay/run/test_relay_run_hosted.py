@@ -1,5 +1,6 @@
 """The provider's search of the web, run by a server tool: who runs it, its limits, and what fails."""
 
+import gc
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +11,7 @@ from provider_models import SEARCH, SEARCHING, serving_models
 from proxy.api.admin.json_output import detail_to_json
 from proxy.base.errors import RequestError
 from proxy.base.events import ToolResult
-from proxy.wires.hosted.tools import FoundPage, found_pages, query_of, web_search
+from proxy.wires.hosted.tools import FoundPage, HostedTool, found_pages, query_of, web_search
 
 MESSAGES = "/v1/messages"
 RESPONSES = "/v1/responses"
@@ -168,6 +169,17 @@ async def test_calls_that_wait_count_for_max_uses() -> None:
     assert use["input"] == SEARCH
     assert result["content"]["error_code"] == "max_uses_exceeded"
     assert "approv" in note["text"]
+
+
+async def test_no_cache_keeps_a_declaration() -> None:
+    """A client cannot fill the process's memory with what it writes into its declarations."""
+    async with serving_models(CALLS, native=(), hosts_search=True) as (proxy, _):
+        declared = {**OF_MESSAGES, "user_location": {"type": "approximate", "city": "x" * 100_000}}
+        await proxy.ask(asked(MESSAGES, declared), HEADERS, path=MESSAGES)
+        await proxy.ask(asked(MESSAGES, OF_MESSAGES), HEADERS, path=MESSAGES)
+        gc.collect()
+        kept = [one for one in gc.get_objects() if isinstance(one, HostedTool)]
+    assert not any("user_location" in one.declared for one in kept)
 
 
 async def test_each_request_has_its_own_declaration() -> None:
