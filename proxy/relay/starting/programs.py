@@ -320,7 +320,7 @@ def _value(text: str) -> Any:
 
 
 def _nth(parent: Parent, call: AgentCall | None) -> str:
-    """Return which of the equal calls of a turn this is; empty for the first.  Each has a state of its own."""
+    """Return which of the equal calls of a turn this is; empty for the first.  Each has its own state."""
     if call is None:
         return ""
     equal = [id_ for id_, one in parent.calls.items() if one.call.arguments == call.call.arguments]

@@ -100,13 +100,15 @@ def load_exchanges(folders: Iterable[Path], *, clients: bool = False) -> list[Ex
     count_of_turns = size = 0
     for root in folders:
         for meta_file in sorted(root.rglob(META)):
-            loaded.append(one := _exchange(root, meta_file, clients=clients))
-            count_of_turns += len(one.turns)
-            size += sum(len(turn.sse or b"") + len(turn.other or b"") for turn in one.turns)
+            folder = meta_file.parent
+            size += sum(file.stat().st_size for file in folder.glob("*/*") if file.is_file())
+            if size <= MOST_BYTES:
+                loaded.append(one := _exchange(root, meta_file, clients=clients))
+                count_of_turns += len(one.turns)
             if count_of_turns > MOST_TURNS or size > MOST_BYTES:
                 raise ConfigError(
                     str(root),
-                    f"has over {MOST_TURNS} requests or {MOST_BYTES >> 20} MiB of answers",
+                    f"has over {MOST_TURNS} requests or {MOST_BYTES >> 20} MiB",
                     "Name a folder with fewer fixtures",
                 )
     return loaded

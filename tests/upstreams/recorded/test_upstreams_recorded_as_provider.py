@@ -314,6 +314,18 @@ def test_a_fixture_cannot_name_another_folder(name: str, tmp_path: Path) -> None
         ReplayUpstream([tmp_path / "fixtures"], as_provider=True)
 
 
+@pytest.mark.parametrize(("bound", "most"), [("MOST_BYTES", 1500), ("MOST_TURNS", 1)])
+def test_a_folder_that_is_too_large_is_refused(
+    bound: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes of requests count like those of answers, before they are read."""
+    monkeypatch.setattr(f"proxy.upstreams.recorded.fixtures.{bound}", most)
+    for name in ("one", "two"):
+        write_fixture(tmp_path / name, CHAT, b"{}")
+    with pytest.raises(ConfigError, match="Name a folder with fewer fixtures"):
+        ReplayUpstream([tmp_path], as_provider=True)
+
+
 DEEP: Any = json.loads("[" * 300 + "]" * 300)
 
 
