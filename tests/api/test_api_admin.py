@@ -226,8 +226,8 @@ async def test_a_run_is_shown_as_on_the_command_line() -> None:
         assert answer.status == 200
         shown = answer.json
         assert set(shown) == {
-            *("run", "turns", "invocations", "agent_runs", "kept_from_client", "message_count", "memory"),
-            *("taken_over_by", "meaning"),
+            *("run", "turns", "invocations", "inner_calls", "agent_runs", "kept_from_client"),
+            *("message_count", "memory", "taken_over_by", "meaning"),
         }
         kept = {part["what"]: part["why"] for part in shown["kept_from_client"]}
         assert "the proxy ran these tools" in kept["1 tool call, arguments and results"]

@@ -13,6 +13,7 @@ from chat_script import reply
 from mcp_proxy import FINE, Pins, ask, mcp_proxy, obedient, offered, said
 from mcp_rig import hosted
 from mcp_script import calls_of, scripted, tool_definition
+from msgspec import structs
 from raw_upstream import RawRequest, Step
 from running_proxy import ONLY_DEPARTURE
 from waiting import LATE_S, until
@@ -70,7 +71,7 @@ async def test_a_run_loses_what_an_operator_takes_back(tmp_path: Path, again: bo
         asking = asyncio.create_task(proxy.ask(ask("mcp__toy__a", "mcp__toy__a")))
         await until(lambda: calls_of(tmp_path) == ["a"])
         (pin,) = pins.listed
-        other = replace(pin.definition, description="Does something else.")
+        other = structs.replace(pin.definition, description="Does something else.")
         pins.listed = [replace(pin, definition=other)] if again else []
         await proxy.services.registry.refresh()
         model.go_on.set()
