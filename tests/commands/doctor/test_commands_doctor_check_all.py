@@ -167,7 +167,7 @@ def test_a_section_that_nothing_needs_is_done_without(
 
     monkeypatch.setattr(
         "proxy.app.compose.services.open_counters",
-        lambda url: missing(url) if url != "memory://" else real(url),
+        lambda url, clock: missing(url) if url != "memory://" else real(url, clock),
     )
     (tmp_path / "broken.py").write_text(MODULE)
     (tmp_path / "toolrelay.toml").write_text(
