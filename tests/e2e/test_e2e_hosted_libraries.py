@@ -58,6 +58,51 @@ async def test_openai_agents(name: str, streamed: bool) -> None:
     check_results(models[name].results)
 
 
+PAGE = "https://notes.example/rivers"
+TEXT = "The Spree flows through Berlin."
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+async def test_anthropic_for_python_fetches_pages(name: str, streamed: bool) -> None:
+    """A page that the question names comes as the SDK's blocks, and goes back with the second question."""
+    require("anthropic", importlib.util.find_spec("anthropic") is not None, "anthropic is not installed")
+    from anthropic import AsyncAnthropic
+    from anthropic.types import DocumentBlock, ServerToolUseBlock, WebFetchBlock, WebFetchToolResultBlock
+
+    calls, pages = {"web_fetch": {"url": PAGE}}, {PAGE: TEXT}
+    said: list[Any] = []
+    found: list[Any] = []
+    async with serving_models(calls, native=(), hosts_search=True, pages=pages) as (proxy, models):
+        url = f"http://127.0.0.1:{proxy.port}"
+        async with AsyncAnthropic(base_url=url, api_key="k", max_retries=0) as client:
+            for question in (f"What does {PAGE} say?", "Once more."):
+                said.append({"role": "user", "content": question})
+                tool: Any = {"type": "web_fetch_20250910", "name": "web_fetch"}
+                asked: Any = {"model": name, "max_tokens": 1000, "messages": said, "tools": [tool]}
+                if streamed:
+                    async with client.messages.stream(**asked) as stream:
+                        message = await stream.get_final_message()
+                else:
+                    message = await client.messages.create(**asked)
+                said.append({"role": "assistant", "content": message.content})
+                found += message.content
+                assert message.usage.server_tool_use is not None
+                assert message.usage.server_tool_use.web_fetch_requests == 1
+                assert message.content[-1].type == "text"
+                assert message.content[-1].text == ANSWER
+        results = list(models[name].results)
+    uses = [block for block in found if isinstance(block, ServerToolUseBlock)]
+    fetched = [block.content for block in found if isinstance(block, WebFetchToolResultBlock)]
+    assert [(use.name, use.input) for use in uses] == [("web_fetch", {"url": PAGE})] * 2
+    assert [(page.url, page.content.source.data) for page in fetched if isinstance(page, WebFetchBlock)] == [
+        (PAGE, TEXT)
+    ] * 2
+    assert all(isinstance(page.content, DocumentBlock) for page in fetched if isinstance(page, WebFetchBlock))
+    assert len(results) == 2
+    assert all(TEXT in result for result in results)
+
+
 async def test_the_node_sdks(scripts: Path) -> None:
     """OpenAI's and Anthropic's packages for Node: replies, streams and their helpers, with a second turn."""
     async with serving_models(CALLS, native=(), hosts_search=True) as (proxy, models):
