@@ -34,7 +34,7 @@ _IN_QUERY: Final = re.compile(
 )
 _MEMBER: Final = re.compile(
     rb"(?i)((\\{0,7})\"%b\2\"\s{0,20}:\s{0,20}\2\")"
-    rb"(?:[^\"\\]|\2\2\\\\|\2\2\\\"|\\(?!\\{0,99}+\")){1,4000}+(?=\2\")" % _NAMES
+    rb"(?>(?:[^\"\\]|\2\2\\\\|\2\2\\\"|\\(?!\\{0,99}+\")){1,4000})(?=\2\")" % _NAMES
 )
 """A member of an object with the name of a secret; JSON within JSON has backslashes before its quotes.
 
