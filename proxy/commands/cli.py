@@ -308,7 +308,7 @@ def record(
     from proxy.server.auth.key_ring import new_secret
 
     if mode not in common.RECORD_MODES:
-        raise ConfigError("--mode", f"there is no mode {mode[:40]!r}", "Write record, replay or once")
+        raise ConfigError("--mode", f"{mode[:40]!r} is not a mode", "Write record, replay or once")
     if upstream is None and mode != "replay":
         raise ConfigError("--upstream", "says which provider is recorded", "Give its base URL")
     address = upstream or f"replay:{out.absolute()}"

@@ -87,8 +87,8 @@ class ReplayUpstream:
             if not folder.is_dir():
                 raise ConfigError(
                     f"upstreams.{name}.base_url",
-                    f"{folder} is no folder",
-                    "Name one of fixtures, as toolrelay record writes them",
+                    f"{folder} is not a folder",
+                    "Name a folder of fixtures, such as toolrelay record writes",
                 )
         self._name = name
         self._rules = HeaderRules()

@@ -72,7 +72,7 @@ def test_every_phase_is_told(tmp_path: Path, here: Here) -> None:
     for words in (
         ("upstreams.paid.api_key", "NO_SUCH_KEY"),
         ("keys.webui.secret", "NO_SUCH_SECRET"),
-        ("upstreams.recorded.base_url", "is no folder"),
+        ("upstreams.recorded.base_url", "is not a folder"),
         ("tools.modules", "broken.py", "nothing_of_that_name"),
         ("tools.modules", "absent.py", "does not exist"),
         ("faulty", "without_redaction"),

@@ -136,7 +136,7 @@ def test_fixtures_that_are_not_there(tmp_path: Path) -> None:
         env = {"TOOLRELAY_UPSTREAMS__REC__BASE_URL": "replay:nowhere"}
         line = complaint(toolrelay(tmp_path, *command, env=env))
         assert line.startswith("toolrelay: upstreams.rec.base_url: ")
-        assert f"{tmp_path}/nowhere is no folder" in line
+        assert f"{tmp_path}/nowhere is not a folder" in line
 
 
 def test_another_distribution_of_the_same_package_is_named(tmp_path: Path) -> None:

@@ -256,7 +256,7 @@ def test_a_fixture_that_cannot_be_used_is_named(tmp_path: Path, file: str, text:
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     """A missing fixture folder is a ConfigError."""
-    with pytest.raises(ConfigError, match="is no folder"):
+    with pytest.raises(ConfigError, match="is not a folder"):
         ReplayUpstream([tmp_path / "none"])
 
 
