@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agents_sdk import converse
 from e2e_packages import run_node
 from image_model import IMAGE, PARTIAL, USAGE, ImageModel
 from openai import AsyncOpenAI
@@ -75,28 +76,16 @@ async def test_openai(name: str, streamed: bool) -> None:
 async def test_openai_agents(name: str, streamed: bool) -> None:
     """The ImageGenerationTool of openai-agents has its items in both turns."""
     require("openai-agents", importlib.util.find_spec("agents") is not None, "openai-agents is not installed")
-    from agents import Agent, ImageGenerationTool, OpenAIResponsesModel, RunConfig, Runner
+    from agents import Agent, ImageGenerationTool, OpenAIResponsesModel
 
-    items: list[Any] = []
-    config = RunConfig(tracing_disabled=True)
     tool = ImageGenerationTool(tool_config={"type": "image_generation", "quality": "low"})
     async with (
         serving_models(CALLS, native=(), images=ImageModel()) as (proxy, models),
         openai_at(proxy) as client,
     ):
         agent = Agent("tester", model=OpenAIResponsesModel(name, client), tools=[tool])
-        for question in QUESTIONS:
-            items.append({"role": "user", "content": question})
-            if streamed:
-                run = Runner.run_streamed(agent, items, run_config=config)
-                async for _ in run.stream_events():
-                    pass
-                assert run.final_output == ANSWER
-                items = run.to_input_list()
-            else:
-                result = await Runner.run(agent, items, run_config=config)
-                assert result.final_output == ANSWER
-                items = result.to_input_list()
+        answers, items = await converse(agent, QUESTIONS, streamed=streamed)
+    assert answers == [ANSWER] * len(QUESTIONS)
     images = [item for item in items if item.get("type") == "image_generation_call"]
     assert [item["result"] for item in images] == [IMAGE, IMAGE]
     check_sent(models[name].asked[2].payload)

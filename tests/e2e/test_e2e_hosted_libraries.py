@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agents_sdk import converse
 from e2e_packages import run_node
 from library_scripts import ask_python
 from provider_models import ANSWER, SEARCH, serving_models, without_numbers
@@ -33,27 +34,15 @@ def check_results(results: Sequence[str]) -> None:
 async def test_openai_agents(name: str, streamed: bool) -> None:
     """The WebSearchTool of openai-agents has its items in both turns, which reach the model."""
     require("openai-agents", importlib.util.find_spec("agents") is not None, "openai-agents is not installed")
-    from agents import Agent, OpenAIResponsesModel, RunConfig, Runner, WebSearchTool
+    from agents import Agent, OpenAIResponsesModel, WebSearchTool
     from openai import AsyncOpenAI
 
-    items: list[Any] = []
-    config = RunConfig(tracing_disabled=True)
     async with serving_models(CALLS, native=(), hosts_search=True) as (proxy, models):
         client = AsyncOpenAI(base_url=f"http://127.0.0.1:{proxy.port}/v1", api_key="k", max_retries=0)
         agent = Agent("tester", model=OpenAIResponsesModel(name, client), tools=[WebSearchTool()])
         async with client:
-            for question in QUESTIONS:
-                items.append({"role": "user", "content": question})
-                if streamed:
-                    run = Runner.run_streamed(agent, items, run_config=config)
-                    async for _ in run.stream_events():
-                        pass
-                    assert run.final_output == ANSWER
-                    items = run.to_input_list()
-                else:
-                    result = await Runner.run(agent, items, run_config=config)
-                    assert result.final_output == ANSWER
-                    items = result.to_input_list()
+            answers, items = await converse(agent, QUESTIONS, streamed=streamed)
+    assert answers == [ANSWER] * len(QUESTIONS)
     assert sum(item.get("type") == "web_search_call" for item in items) == 2
     check_results(models[name].results)
 

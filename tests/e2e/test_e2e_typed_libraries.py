@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agents_sdk import converse
 from e2e_packages import run_node
 from looping import ECHO
 from provider_models import ANSWER, ProviderModel, serving_models
@@ -53,8 +54,6 @@ async def converse_with_agents(proxy: Proxy, name: str, *, streamed: bool) -> tu
         Agent,
         ApplyPatchTool,
         OpenAIResponsesModel,
-        RunConfig,
-        Runner,
         ShellCommandOutput,
         ShellCommandRequest,
         ShellResult,
@@ -81,22 +80,8 @@ async def converse_with_agents(proxy: Proxy, name: str, *, streamed: bool) -> tu
     client = AsyncOpenAI(base_url=f"http://127.0.0.1:{proxy.port}/v1", api_key="k", max_retries=0)
     tools: list[Tool] = [ShellTool(executor=run_commands), ApplyPatchTool(editor=Editor())]
     agent = Agent(name="Helper", model=OpenAIResponsesModel(name, client), tools=tools)
-    answers: list[str] = []
-    items: list[Any] = []
-    config = RunConfig(tracing_disabled=True)
     async with client:
-        for question in QUESTIONS:
-            items.append({"role": "user", "content": question})
-            if streamed:
-                run = Runner.run_streamed(agent, items, run_config=config)
-                async for _ in run.stream_events():
-                    pass
-                answers.append(run.final_output)
-                items = run.to_input_list()
-            else:
-                result = await Runner.run(agent, items, run_config=config)
-                answers.append(result.final_output)
-                items = result.to_input_list()
+        answers, _ = await converse(agent, QUESTIONS, streamed=streamed)
     return answers, called
 
 
