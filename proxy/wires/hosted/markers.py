@@ -1,4 +1,7 @@
-"""Numbered markers, the second way in which a model cites pages: 【1】, [1], or gpt-oss's 【1†L1-L3】.
+"""Numbered markers, the second way in which a model cites pages: 【1】, [1], 【1†source】, or 【1†L1-L3】.
+
+The last form is that of gpt-oss; OpenAI's Assistants write ``source``. Brackets with any other text stay as
+they are, because a link in their place would lose that text.
 
 Each page that a search finds gets a number, which the model reads beside it. A marker in the answer becomes
 a link to its page, in the form that xAI's models give (``[[1]](https://…)``).
@@ -17,10 +20,10 @@ from proxy.wires.hosted.tools import FoundPage, listed_in, page_of
 _MEMBER: Final = "cite_as"
 """The member of a result that tells the model how to cite it."""
 _LISTS: Final = ("results", "organic", "items", "data", "result")
-_MARKER: Final = re.compile(r"\[(\d{1,5})\]|【(\d{1,5})(?:†[^\[\]【】\n]{0,40})?】")
-_BEGUN: Final = re.compile(r"【\d{0,5}(?:†[^\[\]【】\n]{0,40})?")
-LONGEST: Final = 48
-"""Characters of the longest marker."""
+_MARKER: Final = re.compile(r"\[(\d{1,5})\]|【(\d{1,5})(?:†(?:source|L\d{1,6}(?:-L\d{1,6})?))?】")
+_BEGUN: Final = re.compile(r"【\d{0,5}(?:†[\w-]{0,15})?")
+LONGEST: Final = 23
+"""Characters of the longest marker: 【12345†L123456-L123456】."""
 _SAID: Final = re.compile(rb'cite_as[\\":\s]{2,12}(?:\xe3\x80\x90|\\+u3010)(\d{1,5})')
 _HIGHEST: Final = 90_000
 _TOKENS: Final = re.compile(r"`+|[^`]+")

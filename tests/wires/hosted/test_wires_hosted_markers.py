@@ -5,7 +5,7 @@ import json
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.base.events import CitationAdded, TextDelta, ToolResult
@@ -63,6 +63,9 @@ def read(pieces: list[str]) -> tuple[str, list[CitationAdded]]:
     return text, found
 
 
+@example("【7†`】", [])
+@example("【7†x】", [3])
+@example("【12345†L123456-L123456】【7†L123456-L123456】", [20])
 @given(st.lists(PIECES, max_size=14).map("".join), st.lists(st.integers(0, 200), max_size=20))
 def test_any_cut(whole: str, cuts: list[int]) -> None:
     """Text and citations do not depend on how the text is cut; each citation is over its link."""
@@ -88,6 +91,8 @@ def test_any_cut(whole: str, cuts: list[int]) -> None:
         ("河[8].", "河[[8]](https://b.example)."),
         ("\U0001f30a 【7】【8】", "\U0001f30a [[7]](https://a.example/x_(y))[[8]](https://b.example)"),
         ("so【8†L1-L3】", "so[[8]](https://b.example)"),
+        ("so【8†source】【8†L12】", "so[[8]](https://b.example)[[8]](https://b.example)"),
+        ("【8†see `b`】 【8†】 【8†sources】", "【8†see `b`】 【8†】 【8†sources】"),
         ("see [9]", "see [[9]](<http://c.example/)>)"),
         ("word[8]", "word[8]"),
         ("[8]: https://x.example", "[8]: https://x.example"),
