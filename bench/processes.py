@@ -11,13 +11,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 _READY_S = 60.0
+_HOLDERS: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """Return a port on which no process listens now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port of the loopback that nobody else gets while this process runs.
+
+    A socket that does not listen holds it.  Linux then assigns the port to nobody who asks for any free port,
+    but gives it to a server that asks for this very port with SO_REUSEADDR.
+    """
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", 0))
+    _HOLDERS.append(holder)
+    return int(holder.getsockname()[1])
 
 
 class Process:
