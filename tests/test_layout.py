@@ -136,6 +136,7 @@ ABSTRACT = (
         "proxy.tools.access.call_prices",
         "proxy.tools.contract.bounds",
         "proxy.tools.contract.capabilities",
+        "proxy.tools.contract.error_codes",
         "proxy.tools.access.egress",
         "proxy.tools.agents.agent",
         "proxy.tools.oauth.parameters",
