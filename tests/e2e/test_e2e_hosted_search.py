@@ -271,7 +271,9 @@ async def test_markers_of_responses(name: str, streamed: bool) -> None:
 class OtherPages(RecordedPages):
     """An engine that finds two pages nobody has seen before for each further question."""
 
-    async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
+    async def get_json(
+        self, url: str, params: QueryParams | None = None, headers: Mapping[str, str] | None = None
+    ) -> Any:
         asked = str((params or {})["q"])
         if asked == SEARCH["query"]:
             return await super().get_json(url, params)

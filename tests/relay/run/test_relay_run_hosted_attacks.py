@@ -117,7 +117,9 @@ async def test_other_arguments_of_a_fetch() -> None:
 class Echoing(Watched):
     """An engine that finds each address that it is asked for, and says so."""
 
-    async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
+    async def get_json(
+        self, url: str, params: QueryParams | None = None, headers: Mapping[str, str] | None = None
+    ) -> Any:
         return {"results": [{"url": str((params or {})["q"]), "title": "Found", "content": ""}]}
 
 
