@@ -63,19 +63,6 @@ def search_tool(name: str, base_url: str = "") -> Callable[..., Any]:
         untrusted_output=True,
     )
 
-    async def found(http: HttpClient, context: CallContext, question: Question) -> dict[str, Any]:
-        """Return ``{"results": [{"url", "title", "text", "date"}]}``, the best first.
-
-        A result may have no ``date``. Fewer results are given if not all have room.  ``unreadable`` counts
-        those that the engine gave in an unexpected form.
-        """
-        try:
-            hits, unreadable = await engine.search(http, address, question)
-        except HttpFailure as failure:
-            raise _explained(failure, engine) from None
-        results = _fitting(_usable(hits, question), context.max_result_bytes)
-        return {**results, "unreadable": unreadable} if unreadable else results
-
     query = Field(description="What to search for", min_length=1, max_length=engine.most_query)
     if not engine.takes_place:
 
@@ -89,7 +76,7 @@ def search_tool(name: str, base_url: str = "") -> Callable[..., Any]:
             max_results: _Count = _FEW,
         ) -> dict[str, Any]:
             domains = tuple(allowed_domains), tuple(blocked_domains)
-            return await found(http, context, Question(query, max_results, *domains))
+            return await _found(engine, address, http, context, Question(query, max_results, *domains))
 
         return search
 
@@ -104,9 +91,26 @@ def search_tool(name: str, base_url: str = "") -> Callable[..., Any]:
         user_location: _UserLocation = None,
     ) -> dict[str, Any]:
         domains = tuple(allowed_domains), tuple(blocked_domains)
-        return await found(http, context, Question(query, max_results, *domains, user_location or Place()))
+        question = Question(query, max_results, *domains, user_location or Place())
+        return await _found(engine, address, http, context, question)
 
     return search_near
+
+
+async def _found(
+    engine: SearchEngine, address: str, http: HttpClient, context: CallContext, question: Question
+) -> dict[str, Any]:
+    """Return ``{"results": [{"url", "title", "text", "date"}]}``, the best first.
+
+    A result may have no ``date``. Fewer results are given if not all have room.  ``unreadable`` counts those
+    that the engine gave in an unexpected form.
+    """
+    try:
+        hits, unreadable = await engine.search(http, address, question)
+    except HttpFailure as failure:
+        raise _explained(failure, engine) from None
+    results = _fitting(_usable(hits, question), context.max_result_bytes)
+    return {**results, "unreadable": unreadable} if unreadable else results
 
 
 def _usable(hits: Iterable[Hit], question: Question) -> list[dict[str, Any]]:

@@ -78,7 +78,7 @@ NEAR: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("path", "body"), NEAR, ids=["messages", "responses", "chat"])
 async def test_where_the_user_is(path: str, body: Mapping[str, Any]) -> None:
-    """The place in a declaration reaches the engine, whatever place the model writes; the call's record has it not."""
+    """The place in a declaration reaches the engine, not the model's, and not the record of the call."""
     engine = AskedEngine()
     calls = {"web_search": {**SEARCH, "user_location": {"city": "Nowhere"}}}
     settings = {**SEARCHING, "web_search": "brave", "base_urls": {}}
