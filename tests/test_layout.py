@@ -158,6 +158,7 @@ ABSTRACT = (
         "proxy.wires.responses.resource",
         "proxy.wires.responses.websocket",
         "proxy.wires.mcp.results",
+        "proxy.wires.crossing.codec",
     }
 )
 """What the rest of the server may import from the lower packages."""
