@@ -158,7 +158,7 @@ class _Reader:
 class LocalLogs:
     """The logs of this process alone; :class:`EventLogs` without Redis."""
 
-    def __init__(self, dropped: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, dropped: Callable[[str], object] = lambda _: None) -> None:
         """``dropped`` is called with the name of each log that is forgotten."""
         self._dropped = dropped
         self._logs: dict[str, EventLog] = {}
