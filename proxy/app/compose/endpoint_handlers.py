@@ -9,7 +9,6 @@ from proxy.api.detached.background_reader import BackgroundReader
 from proxy.api.detached.logs.event_log import EventLogs, LocalLogs
 from proxy.api.detached.resumable import ResumableRuns
 from proxy.api.detached.runs import DetachedRuns
-from proxy.api.detached.shared_resumable import SharedResumableRuns
 from proxy.api.detached.take_over import TakeOver
 from proxy.api.generate.counting import Counting
 from proxy.api.generate.forwarder import Forwarder, Passthrough
@@ -40,7 +39,6 @@ from proxy.server.auth.principals import Principals
 from proxy.server.auth.tickets import Tickets
 from proxy.server.connections.draining import Draining
 from proxy.server.messages.body import BodyBounds
-from proxy.server.peers import Peers
 from proxy.wires.dialect import Kind
 from proxy.wires.registry.wires import built_in_wires, completion_wires
 from proxy.wires.responses.body import upstream_ids
@@ -50,14 +48,13 @@ from proxy.wires.wire import Wire
 
 
 class HandlerDependencies(Struct, frozen=True):
-    """The other parts of the server that handlers need: upstreams, draining, the permissions and tickets of
-    callers, and the other processes of the port."""
+    """The other parts of the server that handlers need: upstreams, draining, and the permissions and tickets
+    of callers."""
 
     router: Router
     draining: Draining
     permissions: PermissionSets
     tickets: Tickets
-    peers: Peers
 
 
 def make_endpoint_handlers(
@@ -133,7 +130,7 @@ def _detached_runs(
     processes."""
     config, store, hooks = services.config, services.store, services.instruments.hooks
     background = BackgroundRuns(runs, store, logs, _background_settings(config), hooks.run_context)
-    resumable = SharedResumableRuns(ResumableRuns(config.tools.resume_s), dependencies.peers)
+    resumable = ResumableRuns(logs, store, config.tools.resume_s)
     others = tuple(dict.fromkeys(one.dialect.wire for one in built_in_wires().values()))
     ask_again = StoredAskBuilder(
         wire,

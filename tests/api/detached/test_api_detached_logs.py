@@ -138,11 +138,8 @@ async def test_a_long_log_is_kept_nowhere(both: tuple[EventLogs, EventLogs]) -> 
     assert await is_gone(reading, "a")
 
 
-async def test_an_unknown_log_is_gone(
-    both: tuple[EventLogs, EventLogs], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_unknown_log_is_gone(both: tuple[EventLogs, EventLogs]) -> None:
     """Nothing is read of a log that does not exist, nor of one that ended too long ago."""
-    monkeypatch.setattr(redis_logs, "_BEGINS_S", 0.0)
     writing, reading = both
     assert await is_gone(reading, "b")
     log = writing.open("a", keep_s=0.01)

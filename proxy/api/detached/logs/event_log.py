@@ -156,7 +156,10 @@ class _Reader:
 
 
 class LocalLogs:
-    """The logs of this process alone; :class:`EventLogs` without Redis."""
+    """The logs of this process alone; :class:`EventLogs` without Redis.
+
+    A log that has lost its events is forgotten at once.
+    """
 
     def __init__(self, dropped: Callable[[str], object] = lambda _: None) -> None:
         """``dropped`` is called with the name of each log that is forgotten."""
@@ -202,7 +205,9 @@ class LocalLogs:
 
     def _changed(self, name: str, keep_s: float) -> None:
         log = self._logs.get(name)
-        if log is not None and log.end is not None and name not in self._timers:
+        if log is not None and log.full:
+            self.drop(name)
+        elif log is not None and log.end is not None and name not in self._timers:
             self._timers[name] = asyncio.get_running_loop().call_later(keep_s, self.drop, name)
 
     def _uses(self, added: int) -> bool:

@@ -42,8 +42,6 @@ _ANSWER_S: Final = 5.0
 """The most seconds to wait for one answer of Redis."""
 _BLOCK_S: Final = 2.0
 """The most seconds for which a reader waits in Redis at a time."""
-_BEGINS_S: Final = 2.0
-"""Seconds within which the first event of a log is in Redis after the log began."""
 _CLOSE_S: Final = 1.0
 _PROBE_S: Final = (0.1, 5.0)
 _BATCH: Final = 256
@@ -100,9 +98,10 @@ class RedisLogs:
         self._seal = _Seal(keys)
         self._storage = open_storage(url, prefix, _ANSWER_S)
         self._client: Any = cast("RedispyBridge", self._storage.bridge).get_connection()
-        self._local = LocalLogs(lambda name: self._mirrors.pop(name, None))
+        self._local = LocalLogs(self._dropped)
         self._mirrors: dict[str, _Mirror] = {}
         self._news: dict[str, None] = {}
+        self._to_delete: list[str] = []
         self._failures = 0
         self._sender: asyncio.Task[None] | None = None
         self._renewer: asyncio.Task[None] | None = None
@@ -158,6 +157,12 @@ class RedisLogs:
         digest = hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=20).hexdigest()
         return f"{self._prefix}:events:{digest}"
 
+    def _dropped(self, name: str) -> None:
+        """Forget a log, in Redis too if its events were dropped before its end was sent."""
+        mirror = self._mirrors.pop(name, None)
+        if mirror is not None and mirror.log.full and mirror.sent:
+            self._to_delete.append(mirror.key)
+
     def _changed(self, name: str) -> None:
         self._news[name] = None
         if self._sender is None or self._sender.done():
@@ -166,7 +171,7 @@ class RedisLogs:
     async def _send(self) -> None:
         """Send what is new in all logs, batch by batch, until nothing is."""
         await asyncio.sleep(0)  # What a run writes next goes into the first batch, too.
-        while self._news:
+        while self._news or self._to_delete:
             names, self._news = list(self._news), {}
             batch = [mirror for name in names if (mirror := self._mirrors.get(name)) is not None]
             try:
@@ -178,10 +183,14 @@ class RedisLogs:
     async def _send_batch(self, batch: Sequence[_Mirror]) -> None:
         async with asyncio.timeout(_ANSWER_S), self._client.pipeline(transaction=False) as pipe:
             reached = [(mirror, *self._put_into(pipe, mirror), len(pipe)) for mirror in batch]
+            deleted = self._to_delete[:_BATCH]
+            for key in deleted:
+                pipe.delete(key)
             answers = await pipe.execute(raise_on_error=False)
         for answer in answers:
             if isinstance(answer, Exception) and not _is_known(answer):
                 raise answer
+        del self._to_delete[: len(deleted)]
         before = 0
         for mirror, sent, closed, after in reached:
             is_lost, before = None in answers[before:after], after
@@ -191,7 +200,7 @@ class RedisLogs:
             elif closed:
                 # From here on it is read in Redis, by this process as well.
                 self.drop(mirror.name)
-            elif mirror.log.full or sent < len(mirror.log.events) or mirror.log.end is not None:
+            elif sent < len(mirror.log.events) or mirror.log.end is not None:
                 self._news[mirror.name] = None
         self._failures = 0
 
@@ -199,9 +208,6 @@ class RedisLogs:
         """Add the commands for the next events of a log; return the events sent then, and whether its end
         is."""
         log, key, place, size = mirror.log, mirror.key, mirror.sent, 0
-        if log.full:
-            pipe.delete(key)
-            return place, True
         last = min(len(log.events), place + _BATCH)
         while place < last and size < _BATCH_BYTES:
             number, event = log.events[place]
@@ -263,7 +269,6 @@ class _Reader:
         self._seal = seal
         self._key = key
         self._place = 0
-        self._began = time.monotonic()
         self._told = 0.0
         self.end: bool | None = None
 
@@ -276,15 +281,11 @@ class _Reader:
             streams = {self._key: f"{self._place}-0"}
             async with asyncio.timeout(_ANSWER_S):
                 answer = await self._client.xread(streams, count=_BATCH, block=block)
-                if not answer and not await self._is_there():
+                if not answer and not await self._client.exists(self._key):
                     raise LogGone
         except (RedisError, OSError, TimeoutError):
             raise LogGone from None
         return [] if not answer else self._read(answer[0][1])
-
-    async def _is_there(self) -> bool:
-        begins = not self._place and time.monotonic() - self._began < _BEGINS_S
-        return begins or bool(await self._client.exists(self._key))
 
     async def _tell(self) -> None:
         """Let the process with the run know that somebody reads it."""
