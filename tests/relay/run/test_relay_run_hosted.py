@@ -11,7 +11,7 @@ from provider_models import SEARCH, SEARCHING, RecordedPages, serving_models
 from proxy.api.admin.json_output import detail_to_json
 from proxy.base.errors import RequestError
 from proxy.base.events import ToolResult
-from proxy.config.types import Secret
+from proxy.config.secret import Secret
 from proxy.tools.contract.capabilities import QueryParams
 from proxy.wires.hosted.tools import FoundPage, HostedTool, found_pages, query_of, web_search
 
