@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from own_servers import own_redis
 from probe_tools import WATCH, Watch
 from raw_upstream import RawUpstream
+from redis.asyncio import Redis
 from running_proxy import Answer, Conversation, Proxy, make_config, running
 from waiting import LATE_S, PATIENCE_S, until
 
@@ -36,6 +37,12 @@ class Workers:
     first: Proxy
     second: Proxy
     end_first: AsyncExitStack
+    redis: str
+
+    async def lose_logs(self) -> None:
+        """Let every log expire."""
+        async with Redis.from_url(self.redis) as client:
+            await client.flushall()
 
 
 def say(asked: Asked) -> Turn:
@@ -64,7 +71,7 @@ async def workers(folder: Path, *, resume_s: float = 60, shares: bool = True) ->
         )
         first = await end_first.enter_async_context(running(config))
         async with running(config) as second:
-            yield Workers(first, second, end_first)
+            yield Workers(first, second, end_first, redis)
 
 
 async def left(worker: Proxy, watch: Watch) -> tuple[str, bytes]:
@@ -178,9 +185,9 @@ async def test_a_run_whose_process_died_is_run_anew(tmp_path: Path, watch: Watch
     """If the record says that the process of a run died, the request that comes back gets a new run."""
     async with workers(tmp_path) as two:
         run_id, _ = await left(two.first, watch)
-        store = two.first.services.store
         (run,) = await two.first.runs()
         await two.end_first.aclose()
+        await two.lose_logs()
         stranger = await resume(two.second, run_id, key=BOB)
         store = two.second.services.store
         store.put_run(replace(run, status="interrupted"))
