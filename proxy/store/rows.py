@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final, Generic, Self, TypeVar
 
 import orjson
+from msgspec.structs import astuple
 
 from proxy.base.errors import StoreError
 from proxy.records.effects import EffectResult
@@ -134,7 +135,9 @@ class Table(Generic[_R]):
         self.columns = columns
         self._record = record
         self._fields = [fields.get(column, column) for column in columns]
-        self._values = attrgetter(*self._fields)
+        in_order = getattr(record, "__struct_fields__", ()) == tuple(self._fields)
+        # For all fields of a Struct in their order, this takes a quarter of the time.
+        self._values: Callable[[Any], Row] = astuple if in_order else attrgetter(*self._fields)
         written = {**dict.fromkeys(names, clean_name), **write}
         self._write = [(columns.index(column), change) for column, change in written.items()]
         self._read = [(fields.get(column, column), change) for column, change in read.items()]
@@ -191,6 +194,10 @@ def effect_value(result: EffectResult) -> bytes:
 def read_effect(value: bytes) -> EffectResult:
     """Read a value that :func:`effect_value` wrote."""
     return EffectResult(*read_json(value))
+
+
+def _write_list(value: Sequence[Any]) -> str:
+    return write_json(value) if value else "[]"
 
 
 def _write_mapping(value: Mapping[str, Any]) -> str:
@@ -310,7 +317,7 @@ RUNS: Final = Table(
         "stream": int,
         "offered": write_json,
         "withheld": _write_mapping,
-        "left_out": write_json,
+        "left_out": _write_list,
         "memory": write_json,
     },
     read={

@@ -128,6 +128,9 @@ class RequestBody(ABC):
         return False
 
 
+_NO_EDITS: Final = Edits()
+
+
 class BodyEditor:
     """A client's request body for an upstream, and the :class:`Edits` of the run so far."""
 
@@ -135,7 +138,7 @@ class BodyEditor:
 
     def __init__(self, body: RequestBody) -> None:
         self.body = body
-        self.edits = Edits()
+        self.edits = _NO_EDITS
 
     def edit(self, **changes: Any) -> None:
         """Set fields of the edits."""

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from proxy.records.rows import MessageRecord, RunRecord, RunStatus, TurnRecord
 from proxy.relay.base import ClientStream, RunEvents
 from proxy.relay.memory.hidden.outcomes import Recall
@@ -41,7 +43,7 @@ class Journal:
     def began(self, job: Job, state: State) -> None:
         """Record that a run begins, and its request if requests are stored."""
         run_id, request, kept = job.identity.run_id, job.client.request, job.recording.request
-        record = self._run(job, state, "running", None)
+        record = self._begun(job, state)
         self._store.put_run(record)
         if kept and len(kept) <= _MAX_REQUEST_BYTES and job.keeps:
             row = MessageRecord(run_id, 0, 0, "request", content_json=kept.decode())
@@ -116,7 +118,7 @@ class Journal:
         if state.outcome.turns_told < run.turn.number:
             # The client left, or the run was ended, in the middle of a turn.
             self.turn_ended(job, state, error)
-        record = self._run(job, state, status, error)
+        record = self._ended(job, state, status, error)
         is_kept = run.turns_hidden or run.hidden_calls or job.recording.request
         if is_kept and job.keeps:
             self._store.put_messages(_messages(job, state, status))
@@ -140,22 +142,48 @@ class Journal:
             },
         )
 
-    def _run(self, job: Job, state: State, status: RunStatus, error: str | None) -> RunRecord:
-        run, nested, recall = state.run, job.client.ask.nested, job.continuity.recall
-        if recall.put_back:
-            recall = _recall(job)
-        detached = job.client.ask.options.detached
-        return RunRecord(
-            id=job.identity.run_id,
-            request_id=job.identity.request_id,
-            caller=job.identity.caller,
-            wire=job.client.port.dialect.name,
-            model=job.client.request.model[:200],
-            upstream=job.upstream.route.served.upstream.name,
-            stream=job.client.request.stream,
+    def _begun(self, job: Job, state: State) -> RunRecord:
+        """Return the row of a run that begins, which :meth:`_ended` changes."""
+        identity, client, nested = job.identity, job.client, job.client.ask.nested
+        detached, recall, offer = client.ask.options.detached, _recall(job), state.tools.offer
+        # By their places: msgspec takes several times as long to find so many names.
+        record = state.row = RunRecord(
+            identity.run_id,
+            identity.request_id,
+            identity.caller,
+            client.port.dialect.name,
+            client.request.model[:200],
+            job.upstream.route.served.upstream.name,
+            client.request.stream,
+            "running",
+            state.clock.started_at,
+            offered=offer.tool_ids(),
+            withheld=offer.withheld,
+            trace=client.trace,
+            prompt_hash=job.recording.prompt_hash,
+            cost=state.run.cost,
+            left_out=_left_out(job, state),
+            memory=recall.written(),
+            continues=recall.continues if recall.put_back else "",
+            takes_over="" if detached is None else detached.takes_over,
+        )
+        if nested is not None:
+            agent = nested.agent
+            record = state.row = replace(
+                record,
+                agent=agent.name,
+                parent_run=nested.parent_run,
+                parent_call=nested.parent_call,
+                agent_version=agent.version,
+            )
+        return record
+
+    def _ended(self, job: Job, state: State, status: RunStatus, error: str | None) -> RunRecord:
+        run, offer, recall = state.run, state.tools.offer, _recall(job)
+        return replace(
+            state.row or self._begun(job, state),
             status=status,
-            started_at=state.clock.started_at,
-            ended_at=None if status == "running" else state.clock.now(),
+            ended_at=state.clock.now(),
             error_code=error,
             finish_reason=state.outcome.finish_reason,
             turns=run.turn.number,
@@ -163,21 +191,14 @@ class Journal:
             input_tokens=run.input_tokens,
             output_tokens=run.output_tokens,
             total_tokens=run.total_tokens,
-            offered=state.tools.offer.tool_ids(),
-            withheld=dict(state.tools.offer.withheld),
-            trace=job.client.trace,
-            prompt_hash=job.recording.prompt_hash,
+            offered=offer.tool_ids(),
+            withheld=offer.withheld,
             cost=run.cost,
             spent=run.spent or None,
             unreported=len(run.silent_turns),
             left_out=_left_out(job, state),
-            agent="" if nested is None else nested.agent.name,
-            parent_run="" if nested is None else nested.parent_run,
-            parent_call="" if nested is None else nested.parent_call,
             memory=recall.written(),
             continues=recall.continues if recall.put_back else "",
-            takes_over="" if detached is None else detached.takes_over,
-            agent_version="" if nested is None else nested.agent.version,
         )
 
 
@@ -211,6 +232,8 @@ def _messages(job: Job, state: State, status: RunStatus) -> Sequence[MessageReco
 def _recall(job: Job) -> Recall:
     """Return what was put back into the request, without what was removed again because it was too long."""
     recall = job.continuity.recall
+    if not recall.put_back:
+        return recall
     answers = sum(one.kind == "answer" for one in recall.put_back)
     if answers and job.upstream.editor.restored[0] <= len(recall.put_back) - answers:
         return recall.left_out()

@@ -43,6 +43,12 @@ PUT_OWNER: Final = (
 """Writes the row of the owner."""
 
 
+# For any value that is no text and no number, SQLite's module looks for a method that converts it, and makes
+# an error when it finds none, unless a function is registered for the type. Both return what they get.
+sqlite3.register_adapter(type(None), {None: None}.__getitem__)
+sqlite3.register_adapter(bytes, bytes)
+
+
 def failure_of(error: sqlite3.Error) -> str | None:
     """Return one word for a fault of the whole database; ``None`` if a single row is at fault."""
     return _FAILURES.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)

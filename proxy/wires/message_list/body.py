@@ -7,7 +7,7 @@ message and a result.
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any, ClassVar
 
@@ -82,9 +82,15 @@ class MessageListBody(RequestBody):
         self._offered: tuple[object, object, bytes] | None = None
         self._masked: dict[bytes, bytes] = {}
         self._is_model_message = partial(_is_model_message, type(request))
-        self._refused = RefusedFields(self._MESSAGES, self._NEEDED_FIELDS, self._is_model_message)
-        self._images = ImageBudget(self._MOST_IMAGE_BYTES)
         self._translated = translated
+
+    @cached_property
+    def _refused(self) -> RefusedFields:
+        return RefusedFields(self._MESSAGES, self._NEEDED_FIELDS, self._is_model_message)
+
+    @cached_property
+    def _images(self) -> ImageBudget:
+        return ImageBudget(self._MOST_IMAGE_BYTES)
 
     # How a dialect writes and reads tools and messages.
 

@@ -32,7 +32,7 @@ def as_functions(payload: Mapping[str, Any], upstream: UpstreamTypes) -> AsFunct
     most requests cost nothing. Raises :class:`~proxy.base.errors.RequestError` (400), which names the field,
     for a declaration or a call that cannot be read.
     """
-    if not {CUSTOM, EVERY_TYPE}.isdisjoint(upstream.native):
+    if not (upstream.crosses or "tools" in payload) or not {CUSTOM, EVERY_TYPE}.isdisjoint(upstream.native):
         return None
     tools, messages = _listed(payload, "tools"), _listed(payload, "messages")
     declares = CUSTOM in [tool.get("type") for tool in tools if type(tool) is dict]
