@@ -211,7 +211,7 @@ class Outcome(Struct):
     ``reader`` has the turn that was read last, ``None`` before the first.  ``turns_told`` is the last turn
     that the observers know.  ``finish_reason`` is the one that the client got.  ``has_data_for_next_request``
     says that the record gets data for the client's next request.  ``found`` are texts of searches and
-    pages, whose addresses may be fetched.
+    pages, whose addresses may be fetched, and ``images`` those that calls made, as data URLs.
     """
 
     reader: TurnReader | None = None
@@ -219,6 +219,7 @@ class Outcome(Struct):
     finish_reason: str | None = None
     has_data_for_next_request: bool = False
     found: list[str] = []
+    images: Sequence[str] = ()
     _earlier: set[str] = set()
 
     def read_by(self, reader: TurnReader) -> TurnReader:

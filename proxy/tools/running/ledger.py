@@ -16,6 +16,7 @@ from proxy.base.events import ToolCall, ToolResult
 from proxy.records.background import Lease
 from proxy.records.rows import Limiter, join_sources
 from proxy.tools.access.catalog import Catalog
+from proxy.tools.contract.results.sources import ImageSource
 
 NOT_KEPT: Final = (
     "an earlier attempt of this request made this very call and it succeeded; it was not made again, "
@@ -248,7 +249,8 @@ class RunContext(Struct, frozen=True):
     makes the next turn's context. ``limiter`` counts this caller's calls instead of the runner's own.
     ``key`` is the client key whose places for tools the call takes, since the end users of one key may be
     separate callers; if empty, the caller's own. ``catalog`` has the tools that the run was planned with;
-    ``None`` for those that are served at the time of the call. ``keeps`` allows that content is stored for
+    ``None`` for those that are served at the time of the call. ``images`` gives images of the conversation;
+    ``None`` if calls may have none. ``keeps`` allows that content is stored for
     other processes; a client may ask that none is.
     """
 
@@ -261,6 +263,7 @@ class RunContext(Struct, frozen=True):
     key: str = ""
     catalog: Catalog | None = None
     keeps: bool = False
+    images: ImageSource | None = None
 
     def at_turn(self, turn: int) -> "RunContext":
         """Return the context of another turn of the run; turns count from 1."""
@@ -274,6 +277,7 @@ class RunContext(Struct, frozen=True):
             self.key,
             self.catalog,
             self.keeps,
+            self.images,
         )
 
 
