@@ -11,12 +11,11 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from proxy.base.errors import ToolFailure
-from proxy.base.events import ResultImage, ToolProgress
+from proxy.base.events import MOST_SOURCES, ResultImage, SourceImages, ToolProgress
 from proxy.tools.contract.capabilities import Capabilities
 from proxy.tools.contract.provider import CallContext
 from proxy.tools.contract.results.images import Image
 from proxy.tools.contract.results.results import RichResult
-from proxy.tools.contract.results.sources import MOST_SOURCES, SourceImages
 from proxy.tools.contract.spec import Redaction
 from proxy.tools.images.maker import MOST_PARTIAL_IMAGES, ImageMaker, ImageOrder, MadeImage, OnPartialImage
 from proxy.tools.providers.function import FunctionProvider, tool
@@ -25,6 +24,20 @@ _TIMEOUT_S: Final = 240.0
 """OpenAI's guide speaks of two minutes for a complex prompt."""
 _LONGEST_PROMPT: Final = 32000
 _SHOWN: Final = ("size", "quality", "background", "output_format", "revised_prompt", "usage", "action")
+
+
+_Size = Annotated[
+    str, Field(description="auto, or WIDTHxHEIGHT", pattern=r"^(auto|[1-9]\d{1,4}x[1-9]\d{1,4})$")
+]
+_EditImages = Annotated[
+    int,
+    Field(
+        description="How many of the newest images of the conversation to change or to combine; 0 makes a "
+        "new image",
+        ge=0,
+        le=MOST_SOURCES,
+    ),
+]
 
 
 def image_provider(capabilities: Capabilities, maker: ImageMaker) -> FunctionProvider:
@@ -44,9 +57,7 @@ def image_provider(capabilities: Capabilities, maker: ImageMaker) -> FunctionPro
             str,
             Field(description="What the image shows, in detail", min_length=1, max_length=_LONGEST_PROMPT),
         ],
-        size: Annotated[
-            str, Field(description="auto, or WIDTHxHEIGHT", pattern=r"^(auto|[1-9]\d{1,4}x[1-9]\d{1,4})$")
-        ] = "auto",
+        size: _Size = "auto",
         quality: Literal["auto", "low", "medium", "high", "xhigh", "max", "standard", "hd"] = "auto",
         background: Literal["auto", "opaque", "transparent"] = "auto",
         output_format: Literal["png", "jpeg", "webp"] = "png",
@@ -54,15 +65,7 @@ def image_provider(capabilities: Capabilities, maker: ImageMaker) -> FunctionPro
         moderation: Literal["auto", "low"] = "auto",
         model: Annotated[str, Field(description="Leave it out", max_length=200)] = "",
         partial_images: Annotated[int, Field(ge=0, le=MOST_PARTIAL_IMAGES)] = 0,
-        edit_images: Annotated[
-            int,
-            Field(
-                description="How many of the newest images of the conversation to change or to combine; 0 "
-                "makes a new image",
-                ge=0,
-                le=MOST_SOURCES,
-            ),
-        ] = 0,
+        edit_images: _EditImages = 0,
         action: Annotated[Literal["auto", "generate", "edit"], Field(description="Leave it out")] = "auto",
         input_fidelity: Annotated[Literal["auto", "low", "high"], Field(description="Leave it out")] = "auto",
     ) -> RichResult:

@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from proxy.base.errors import ToolRelayError
-from proxy.base.events import ToolProgress
+from proxy.base.events import ImageSource, ToolProgress
 from proxy.tools.contract.bounds import FetchBounds
 from proxy.tools.contract.capabilities import CacheControl, IdempotencyKey
-from proxy.tools.contract.results.sources import ImageSource
 from proxy.tools.contract.spec import ToolSpec
 
 

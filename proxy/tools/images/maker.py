@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct, field
 
-from proxy.tools.contract.results.sources import SourceImages
+from proxy.base.events import SourceImages
 
 MOST_PARTIAL_IMAGES = 3
 

@@ -12,11 +12,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from proxy.base.caches import text_bytes, value_bytes
-from proxy.base.events import ToolCall, ToolResult
+from proxy.base.events import ImageSource, ToolCall, ToolResult
 from proxy.records.background import Lease
 from proxy.records.rows import Limiter, join_sources
 from proxy.tools.access.catalog import Catalog
-from proxy.tools.contract.results.sources import ImageSource
 
 NOT_KEPT: Final = (
     "an earlier attempt of this request made this very call and it succeeded; it was not made again, "

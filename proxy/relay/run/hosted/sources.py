@@ -13,12 +13,11 @@ from typing import Final
 import orjson
 
 from proxy.base.errors import StoreError, ToolFailure
-from proxy.base.events import ToolResult
+from proxy.base.events import MOST_SOURCES, ImageSource, SourceImage, SourceImages, ToolResult
 from proxy.json.in_thread import in_thread
 from proxy.relay.memory.references import ItemReferences
 from proxy.relay.run.job import Job
 from proxy.relay.run.state import State
-from proxy.tools.contract.results.sources import MOST_SOURCES, ImageSource, SourceImage, SourceImages
 
 _TYPES: Final = ("image/png", "image/jpeg", "image/webp")
 """What OpenAI's edits take."""
