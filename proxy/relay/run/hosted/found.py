@@ -63,10 +63,10 @@ def note_found(job: Job, state: State, made: Iterable[tuple[ToolCall, ToolResult
             noted[-1] = numbered(result, port.cite(pages, job.upstream.editor.history))
         # What is no list of pages may only repeat what the model wrote, and so may an address in one.
         if fetches and tool.pages is not None:
-            state.outcome.found += [page.text for page in pages]
+            state.outcome.found.texts += [page.text for page in pages]
         elif fetches and is_list_of_pages(result):
             written = _written(call)
-            state.outcome.found += [page.url for page in pages if not repeats(written, page.url)]
+            state.outcome.found.texts += [page.url for page in pages if not repeats(written, page.url)]
     return noted
 
 

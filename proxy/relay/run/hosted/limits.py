@@ -176,7 +176,7 @@ def _is_at(hosts: Sequence[str], address: str) -> bool:
 def _was_found(state: State, address: str) -> bool:
     """Return whether a search or a page of this run has an address."""
     read: set[str] = set()
-    return any(mentions(text, address, read=read) for text in state.outcome.found)
+    return any(mentions(text, address, read=read) for text in state.outcome.found.texts)
 
 
 def _refused_fetches(job: Job, state: State, wanted: Sequence[tuple[ToolCall, PageRule]]) -> list[ToolResult]:

@@ -33,7 +33,7 @@ def image_source(job: Job, state: State, items: ItemReferences) -> ImageSource |
     )
     if tool is None:
         return None
-    earlier = list(state.outcome.images)
+    earlier = list(state.outcome.found.images)
 
     async def images(most: int) -> SourceImages:
         groups = [*await _before(job, items), *([url] for url in earlier)]
@@ -45,7 +45,7 @@ def image_source(job: Job, state: State, items: ItemReferences) -> ImageSource |
 def note_images(state: State, result: ToolResult) -> None:
     """Note the images of a result, which later calls of the run may change."""
     urls = [image.url for image in result.images if image.url.startswith("data:")]
-    state.outcome.images = [*state.outcome.images, *urls][-MOST_SOURCES:]
+    state.outcome.found.images = [*state.outcome.found.images, *urls][-MOST_SOURCES:]
 
 
 async def _before(job: Job, items: ItemReferences) -> list[list[str]]:
