@@ -172,6 +172,7 @@ class Services(Struct, frozen=True):
             if outgoing is not None:
                 await outgoing.aclose()
         await self.limiter.aclose()
+        await self.instruments.close_requests()
         await self.store.aclose()
         await self.instruments.aclose()
 
@@ -286,6 +287,7 @@ def _instruments(config: Config, registry: Registry, endpoints: EndpointTable, s
         endpoints=endpoints,
         version=__version__,
         servers=tuple(config.mcp.servers),
+        requests=store if config.store.requests else None,
     )
     instruments.watch_store(store)
     return instruments

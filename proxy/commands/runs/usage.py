@@ -16,11 +16,12 @@ from proxy.server.auth.key_names import named_callers
 from proxy.store.base import UsageFilter, UsageKey, UsageRow
 
 _OF_RUNS = (
-    *("runs", "turns", "tool_calls", "errors"),
+    *("requests", "runs", "turns", "tool_calls", "errors"),
     *("input_tokens", "output_tokens", "total_tokens", "cost"),
 )
 _TOKENS = ("input_tokens", "output_tokens", "total_tokens")
 _RANKS = {
+    "runs": 6,
     "turns": 4,
     "tool_calls": 2,
     "input_tokens": 5,
@@ -53,7 +54,7 @@ async def show_usage(
     elif rows:
         _print_rows(by, columns, rows, names)
     else:
-        say("No tool calls." if "tool" in by else "No runs.")
+        say("No tool calls." if "tool" in by else "No requests.")
 
 
 def _print_rows(
@@ -63,7 +64,7 @@ def _print_rows(
     shown = [
         (
             *(
-                text(shown_caller(str(value), names) if key in ("key", "caller") else value)
+                text(shown_caller(str(value), names) or "-" if key in ("key", "caller") else value or "-")
                 for key, value in usage_group(by, row).items()
             ),
             *(Text(_shown(row, name)) for name in columns),
