@@ -140,7 +140,7 @@ class Forwarder:
                 metered.settle()
                 self._hooks.used(metered.tap.usage, metered.cost)
             elif tail is not None and (usage := tail.read()) is not None:
-                price = self._prices.of(context.facts.model, route.model)
+                price = self._prices.at(route.served, context.facts.model, route.model)
                 self._hooks.used(usage, None if price is None else price.cost(usage))
         return client.response
 

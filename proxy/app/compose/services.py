@@ -23,7 +23,7 @@ from proxy.app.compose.tools import (
     tool_capabilities,
     tool_providers,
 )
-from proxy.app.compose.upstreams import open_upstreams, served
+from proxy.app.compose.upstreams import open_price_list, open_upstreams, served
 from proxy.app.open_record import open_record
 from proxy.base.errors import ConfigError, Guard
 from proxy.base.globs import fits
@@ -154,9 +154,10 @@ class Services(Struct, frozen=True):
 
     def router(self, wrap: Callable[[Upstream], Upstream] = lambda upstream: upstream) -> Router:
         """Build the router over the upstreams, in the order of the configuration, each wrapped by
-        ``wrap``."""
+        ``wrap``. Raises :class:`ConfigError` for a bad list of prices."""
+        listed = open_price_list(self.config)
         return Router(
-            [served(self.config, name, wrap(upstream)) for name, upstream in self.upstreams.items()]
+            [served(self.config, name, wrap(upstream), listed) for name, upstream in self.upstreams.items()]
         )
 
     async def aclose(self, hurried: asyncio.Event | None = None) -> None:

@@ -51,7 +51,8 @@ async def list_requests(config: Config, wanted: RequestFilter, limit: int, *, as
                 break
         names = named_callers((await store.read_keys()).keys)
     if as_json:
-        say_json(*(asdict(request) | {"cost": cost_number(request.cost)} for request in found))
+        shown = {"currency": config.billing.currency}
+        say_json(*(asdict(request) | {"cost": cost_number(request.cost)} | shown for request in found))
     else:
         _render(console(), found, names)
 

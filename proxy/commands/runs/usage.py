@@ -49,16 +49,20 @@ async def show_usage(
                 values |= {} if reported(row) else dict.fromkeys(_TOKENS)
                 values["unreported"] = row.unreported
             if "cost" in values:
-                values["cost"] = cost_number(reported_cost(row))
+                values |= {"cost": cost_number(reported_cost(row)), "currency": config.billing.currency}
             say_json(usage_group(by, row) | values)
     elif rows:
-        _print_rows(by, columns, rows, names)
+        _print_rows(by, columns, rows, names, config.billing.currency)
     else:
         say("No tool calls." if "tool" in by else "No requests.")
 
 
 def _print_rows(
-    by: Sequence[UsageKey], columns: Sequence[str], rows: Sequence[UsageRow], names: Mapping[str, str]
+    by: Sequence[UsageKey],
+    columns: Sequence[str],
+    rows: Sequence[UsageRow],
+    names: Mapping[str, str],
+    currency: str,
 ) -> None:
     """Print a line for each group, with the columns that have room."""
     shown = [
@@ -72,7 +76,11 @@ def _print_rows(
         for row in rows
     ]
     groups = [Column(key, least=12) for key in by]
-    numbers = [Column(name.replace("_", " "), rank=_RANKS.get(name, 0), right=True) for name in columns]
+    titles = {"cost": f"cost {currency}"}
+    numbers = [
+        Column(titles.get(name, name.replace("_", " ")), rank=_RANKS.get(name, 0), right=True)
+        for name in columns
+    ]
     print_fitting(console(), [*groups, *numbers], shown)
 
 

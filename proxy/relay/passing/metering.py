@@ -83,7 +83,7 @@ def price_of(meter: Meter | None, prices: Prices, route: Route, payload: Mapping
     """
     model = payload.get("model")
     named = model if isinstance(model, str) else ""
-    price = prices.of(named, route.model)
+    price = prices.at(route.served, named, route.model)
     if meter is None or not meter.counts_usage:
         return price
     if price is None and meter.counts_cost:

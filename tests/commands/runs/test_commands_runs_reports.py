@@ -255,7 +255,7 @@ def test_usage_is_counted(record: Path, here: Any) -> None:
         ("2025-10-09", "open", 3), ("2025-10-09", "webui", 1), ("2025-10-10", "open", 1)
     ]  # fmt: skip
     shown = here("usage", "--by", "key").stdout.splitlines()
-    heading = "key requests runs turns tool calls errors input tokens output tokens total tokens cost"
+    heading = "key requests runs turns tool calls errors input tokens output tokens total tokens cost USD"
     assert " ".join(shown[0].split()) == heading
     assert shown[1].split() == ["open", "5", "5", "10", "5", "1", "100", "15", "115", "-"]
     assert here("usage", "--since", "1s").stdout == "No requests.\n"
