@@ -224,9 +224,16 @@ class EgressClient(AdjustableClient):
     def _bounds(self, address: str, *, page: bool = False) -> tuple[ArgumentBound, ...]:
         return () if self._fetches is None else self._fetches.starting_at(address, page=page)
 
-    async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
-        """Return the JSON of a 2xx response; raise :class:`HttpFailure` for anything else."""
-        request = _Request("GET", _address(url, params), _JSON_HEADERS, bounds=self._bounds(url))
+    async def get_json(
+        self, url: str, params: QueryParams | None = None, headers: Mapping[str, str] | None = None
+    ) -> Any:
+        """Return the JSON of a 2xx response; raise :class:`HttpFailure` for anything else.
+
+        Raises ``ValueError`` for a header that a tool may not set.
+        """
+        check_headers(headers or {})
+        sent = {**_JSON_HEADERS, **(headers or {})}
+        request = _Request("GET", _address(url, params), sent, bounds=self._bounds(url))
         answer = await self._send(request)
         return _json(answer)
 
