@@ -225,8 +225,7 @@ async def _pump_events(
         if boundary.overflowing:
             raise failure
         broken(failure)
-    ending = event_stream.rest(boundary) if failure is None else event_stream.told(failure)
-    if ending:
+    if ending := event_stream.rest(boundary) if failure is None else event_stream.told(failure):
         await client.write(ending)
 
 
