@@ -57,6 +57,8 @@ NO_CACHE: dict[str, str] = {
     "proxy.relay.routing.router.Router": "part of permissions, which count it: 64 names of 100 characters",
     "proxy.relay.run.run.Run": "lives as long as its run",
     "proxy.relay.run.tool_calls._ShownCalls": "lives as long as the calls of one turn",
+    "proxy.config.sections.network.ProxySettings": "the faults of one configuration",
+    "proxy.tools.mcp.host.http.CheckedTransport": "one transport for each proxy of the settings, two at most",
     "proxy.schemas.portable._Repair": "lives as long as a schema is repaired, and bounded by it",
     "proxy.app.replaying.frozen.FrozenResults": "the calls of the one run that is replayed",
     "proxy.testing.providers.Providers": "sixteen addresses with a key at most",
