@@ -2,8 +2,9 @@
 
 Thousands of tests start a proxy.  Most of the time of such a start goes into the schemas of the same built-in
 tools, the same tables in an empty database, and the files of the pages.  The real code builds each of these
-once, and later starts get copies.  Proxies that tests start as processes build all of it themselves.  So do
-the tests of schemas, migrations and files, because they call the code directly.
+once, and later starts get copies.  Proxies that tests start as processes build all of it themselves
+(``forked_starts.py`` makes them start quickly).  So do the tests of schemas, migrations and files, because
+they call the code directly.
 """
 
 import copy
@@ -14,6 +15,7 @@ from functools import cache
 from typing import Any, get_args
 
 import pytest
+from forked_starts import forked_starts
 from msgspec.structs import replace
 
 from proxy.store.sql.migrate import make_schema
@@ -101,7 +103,7 @@ class _Schemas:
 @pytest.fixture(autouse=True, scope="session")
 def quick_starts() -> Iterator[None]:
     """Put these in the place of the real functions."""
-    with pytest.MonkeyPatch.context() as patch, closing(_Schemas()) as schemas:
+    with pytest.MonkeyPatch.context() as patch, closing(_Schemas()) as schemas, forked_starts():
         patch.setattr("proxy.tools.providers.function.make_contract", _Contracts())
         patch.setattr("proxy.store.sqlite.memory.make_schema", schemas)
         patch.setattr("proxy.app.compose.ui.StaticFiles", cache(StaticFiles))
