@@ -86,6 +86,7 @@ RELAY_MAY_IMPORT = {
     "proxy.wires.text_calls.port",
     "proxy.wires.text_calls.rules",
     "proxy.wires.stream.fast_path",
+    "proxy.wires.stream.plain",
     "proxy.wires.stream.sse",
     "proxy.json.splice",
     "proxy.wires.past.clock",
@@ -136,6 +137,7 @@ ABSTRACT = (
         "proxy.tools.access.call_prices",
         "proxy.tools.contract.bounds",
         "proxy.tools.contract.capabilities",
+        "proxy.tools.contract.error_codes",
         "proxy.tools.access.egress",
         "proxy.tools.agents.agent",
         "proxy.tools.oauth.parameters",
@@ -157,6 +159,7 @@ ABSTRACT = (
         "proxy.wires.responses.resource",
         "proxy.wires.responses.websocket",
         "proxy.wires.mcp.results",
+        "proxy.wires.crossing.codec",
     }
 )
 """What the rest of the server may import from the lower packages."""

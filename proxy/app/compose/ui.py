@@ -32,10 +32,12 @@ from proxy.ui.remedies import Lines
 from proxy.ui.runs.capturing import Capturing
 from proxy.ui.runs.run_rows import RunRows
 from proxy.ui.runs.runs import Budget, OfferFacts, Replay, RunPages
+from proxy.ui.runs.searching import RunSearch
 from proxy.ui.sessions import Sessions, UiSession, signing_key
 from proxy.ui.sign_in import SignIn
 from proxy.ui.static_files import StaticFiles
 from proxy.ui.surface import Ui, UiRoute
+from proxy.wires.registry.wires import built_in_wires
 
 
 def serves_ui(config: Config, authentication: Authentication) -> bool:
@@ -97,11 +99,11 @@ class WebUi:
             secrets=config.secrets(),
         )
         runs = RunPages(
-            dependencies.admin,
-            rows,
+            RunSearch(dependencies.admin, rows, store),
             offer,
             _budgets(config),
             paths=services.paths,
+            codecs={name: wire.codec for name, wire in built_in_wires().items()},
             replay=replay,
             wire=capturing,
         )
