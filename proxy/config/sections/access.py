@@ -96,7 +96,7 @@ class LimitsConfig(Section):
     websockets_per_caller: int = Field(
         default=32, ge=1, le=100_000, description="Largest number of WebSocket connections of one caller."
     )
-    storage: Annotated[str | Secret, PlainValidator(read_storage)] = Field(
+    storage: Annotated[str | Secret, PlainValidator(read_storage, json_schema_input_type=str)] = Field(
         default="memory://",
         description="Where to count: memory://, redis://HOST:6379/0, "
         "redis+sentinel://HOST:26379,HOST:26379/NAME or redis+cluster://HOST:6379,HOST:6379; rediss for "
