@@ -37,7 +37,14 @@ class AuthConfig(Section):
     end_user: Annotated[str, AfterValidator(check_end_user)] = Field(
         default="", description='Where a request names its end user: "header:NAME" or "body:user".'
     )
-    jwt: JwtConfig = JwtConfig()
+    jwt: JwtConfig = Field(
+        default=JwtConfig(),
+        description='Tokens of an OpenID provider, with mode = "jwt": see auth.jwt.',
+        json_schema_extra={
+            "example": 'issuer = "https://id.example.com"\naudience = ["toolrelay"]',
+            "shown_as": "jwt",
+        },
+    )
 
 
 class KeyConfig(KeyGrants):

@@ -129,14 +129,14 @@ def test_each_variable_is_told(tmp_path: Path, here: Here) -> None:
         "ENABLE_TOOLS": "perhaps",
         "TOOLRELAY_SERVER_PORT": "9000",
         "TOOLRELAY_SERVER__PROT": "9000",
-        "TOOLRELAY_POLICY__ALLOW": "core__*",
+        "TOOLRELAY_POLICY__MAX_RESULT_BYTES": "many",
     }
     faults = faults_of(here("check", env=env))
     for words in (
         ("tools.enabled", "ENABLE_TOOLS"),
         ("server.port", "TOOLRELAY_SERVER__PORT"),
         ("server.prot", "from TOOLRELAY_SERVER__PROT"),
-        ("policy.allow", "from TOOLRELAY_POLICY__ALLOW", 'Write ["core__*"]'),
+        ("policy.max_result_bytes", "from TOOLRELAY_POLICY__MAX_RESULT_BYTES"),
         ("log.level", "in toolrelay.toml"),
         ("tools.modules", "broken.py"),
     ):
