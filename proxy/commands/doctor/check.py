@@ -10,7 +10,7 @@ from proxy.app.compose.tools import serving_tools
 from proxy.base.errors import ConfigError, Faults, StoreError
 from proxy.base.events import PROXY_TOOLS
 from proxy.base.globs import fits
-from proxy.commands.common import console, print_table, say, say_faults
+from proxy.commands.common import console, print_table, say, say_error, say_faults
 from proxy.commands.credentials.listing import login_lines
 from proxy.commands.doctor.connectivity import find_unreachable, places_of
 from proxy.commands.doctor.probing.dialects import SpokenDialect, find_dialects
@@ -180,7 +180,8 @@ async def check(
     ``unasked`` are not probed, because their faults are known.
     """
     # First, because much of what follows may be their consequence.
-    say_faults(known)
+    for line in known:
+        say_error(line)
     upstreams = [
         (
             name,
@@ -220,7 +221,7 @@ async def check(
     if probing:
         places = {"limits.storage": places["limits.storage"]}
     later = [*probed, *await find_unreachable(places)]
-    say_faults(later)
+    say_faults(later, before=known)
     if not known and not later:
         say("No faults found.")
     return len(known) + len(later)
