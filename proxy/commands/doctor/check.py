@@ -179,8 +179,7 @@ async def check(
     ``known`` are faults that were found before; ``order`` are lines of :func:`order_lines`. The upstreams in
     ``unasked`` are not probed, because their faults are known.
     """
-    # First, because much of what follows may be their consequence.
-    for line in known:
+    for line in known:  # First, because much of what follows may be their consequence.
         say_error(line)
     upstreams = [
         (
