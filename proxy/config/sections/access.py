@@ -222,3 +222,36 @@ class PriceConfig(Section):
         )
     )
     output: float = Field(default=0, ge=0, allow_inf_nan=False, description="Output tokens.")
+    reasoning: Annotated[float | None, Field(ge=0, allow_inf_nan=False), BeforeValidator(read_optional)] = (
+        Field(
+            default=None,
+            description="Output tokens that the model thought with. Empty: the same as output.",
+        )
+    )
+    image_input: Annotated[float | None, Field(ge=0, allow_inf_nan=False), BeforeValidator(read_optional)] = (
+        Field(
+            default=None,
+            description="Input tokens of images, where the provider reports them. Empty: the same as input.",
+        )
+    )
+    request: float = Field(
+        default=0, ge=0, allow_inf_nan=False, description="Each response of the model, beside its tokens."
+    )
+
+
+class BillingConfig(Section):
+    """The currency of costs, and the list prices of providers."""
+
+    currency: str = Field(
+        default="USD",
+        pattern=r"^[A-Za-z]{1,12}$",
+        description="Name of the currency of all prices and costs, as it is shown.",
+    )
+    price_list: str = Field(
+        default="bundled",
+        min_length=1,
+        max_length=4096,
+        description="List prices for models at their providers' own addresses, where [prices] has none: "
+        "bundled (in US dollars, used with that currency only), a file that `toolrelay prices update` "
+        "made, or off.",
+    )
