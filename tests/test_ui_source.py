@@ -135,6 +135,7 @@ def test_scripts_and_styles_are_formatted_and_linted() -> None:
     require("node", npm is not None, "npm is not installed")
     packages, trouble = installed_packages(str(npm))
     require("node", packages is not None, f"the npm packages cannot be installed: {trouble}")
+    assert packages is not None
     command = [str(packages / "node_modules" / ".bin" / "biome"), "ci", "--colors=off", "--error-on-warnings"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
