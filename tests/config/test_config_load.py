@@ -184,7 +184,21 @@ def test_every_key_of_the_contract_has_its_default() -> None:
         "storage": "memory://",
         "on_error": "open",
     }
-    assert dumped["auth"] == {"mode": "auto", "end_user": ""}
+    assert dumped["auth"] == {
+        "mode": "auto",
+        "end_user": "",
+        "jwt": {
+            "issuer": "",
+            "audience": (),
+            "jwks_url": "",
+            "algorithms": ("RS256", "PS256", "ES256"),
+            "leeway_s": 30,
+            "user_claim": "sub",
+            "roles_claim": "groups",
+            "networks": (),
+            "roles": {},
+        },
+    }
     assert dumped["log"] == {"format": "json", "level": "info"}
     assert dumped["telemetry"] == {"metrics": True, "otlp_endpoint": ""}
     assert dumped["billing"] == {"currency": "USD", "price_list": "bundled"}

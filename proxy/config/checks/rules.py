@@ -15,6 +15,7 @@ from proxy.config.credentials import CredentialConfig, find_credential_conflicts
 from proxy.config.mcp.servers import find_mcp_conflicts, resolve_mcp, resolve_mcp_paths
 from proxy.config.secret import Secret
 from proxy.config.sections.access import ApprovalsConfig, KeyConfig
+from proxy.config.sections.identity import find_jwt_conflicts
 from proxy.config.sections.network import ProxySettings
 from proxy.config.settings import DEFAULT_KEY, Config, UpstreamConfig
 from proxy.relay.routing.price_list import BUNDLED, CURRENCY, read_price_file
@@ -45,6 +46,7 @@ def find_conflicts(config: Config) -> Iterator[ConfigError]:
     yield from _wrong_webhook(config)
     yield from _wrong_images(config)
     yield from find_mcp_conflicts(config.mcp)
+    yield from find_jwt_conflicts(config.auth.mode, config.auth.jwt)
     serves = {name: upstream.models for name, upstream in config.upstreams.items()}
     yield from find_agent_conflicts(config.agents, serves)
     yield from find_credential_conflicts(config.credentials, config.mcp, seals=config.store.seals)
