@@ -15,7 +15,7 @@ from proxy.commands.approvals.cli import approvals_app
 from proxy.commands.credentials.cli import credentials_app
 from proxy.commands.keys.cli import keys_app
 from proxy.commands.mcp.cli import mcp_app
-from proxy.commands.options import ConfigOption, JsonOption, ListByDefault, ScrubOption
+from proxy.commands.options import ConfigOption, JsonOption, ListByDefault, NamedUpstreamOption, ScrubOption
 from proxy.commands.prices.cli import prices_app
 from proxy.commands.runs.cli import requests_app, runs_app, usage
 from proxy.commands.serve.memory import share_one_arena
@@ -183,10 +183,7 @@ def check(
 
 @app.command()
 def doctor(
-    upstream: Annotated[
-        str | None,
-        typer.Option(metavar="NAME|URL", help="The name of an upstream in the configuration, or a base URL."),
-    ] = None,
+    upstream: NamedUpstreamOption = None,
     model: Annotated[
         str | None, typer.Option(help="The model to test. Default: the first model that the upstream lists.")
     ] = None,
@@ -370,10 +367,7 @@ def replay(
 @app.command("eval")
 def evaluate(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder with the fixtures.")],
-    upstream: Annotated[
-        str | None,
-        typer.Option(metavar="NAME|URL", help="The name of an upstream in the configuration, or a base URL."),
-    ] = None,
+    upstream: NamedUpstreamOption = None,
     model: Annotated[
         str | None, typer.Option(help="Ask this model. Default: the model of each fixture.")
     ] = None,
