@@ -3,7 +3,7 @@
 As on a stream, the upstream's bytes are forwarded unchanged unless a server tool was called.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -12,7 +12,9 @@ from proxy.base.events import FinishReason, ToolCall, ToolResult
 from proxy.wires.anthropic.blocks import FINISH_WORDS, Block, blocks_text
 from proxy.wires.anthropic.crossing.encoder import new_message, text_block, thought_block
 from proxy.wires.anthropic.dialect import error_body
-from proxy.wires.client_port import ClientView
+from proxy.wires.anthropic.hosted.programs import ContainerInUse
+from proxy.wires.anthropic.hosted.shown_programs import ProgramBlocks
+from proxy.wires.client_port import ClientCall, ClientView
 from proxy.wires.turn.reply import ReplyWriter
 
 
@@ -22,10 +24,12 @@ class AnthropicReplyWriter(ReplyWriter):
     _error_body = staticmethod(error_body)
     _ID_PREFIX = "toolu_"
 
-    def __init__(self, view: ClientView, **options: Any) -> None:
+    def __init__(self, view: ClientView, *, container: ContainerInUse | None = None, **options: Any) -> None:
         super().__init__(view, **options)
         self._first: Mapping[str, Any] = {}
-        self._blocks: list[Block] = []
+        self._programs = ProgramBlocks(view, container)
+        self._blocks: list[Block] = self._programs.opening
+        self._composing = bool(self._blocks)
         self._begun: dict[str, Block | None] = {}
 
     @property
@@ -50,7 +54,7 @@ class AnthropicReplyWriter(ReplyWriter):
     def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
         if (form := self._shown.forms.get(call.name)) is None:
             return super().tool_started(call, arguments)
-        self._begun[call.call_id] = block = form.begun(call, arguments)
+        self._begun[call.call_id] = block = self._programs.begun(form, call, arguments)
         if block is not None:
             self._blocks.append(block)
         return b""
@@ -64,6 +68,14 @@ class AnthropicReplyWriter(ReplyWriter):
             return
         self._count(form.usage(result))
         self._blocks += form.ended(self._begun.pop(call.call_id), call, result)
+
+    @property
+    def container(self) -> str:
+        return self._programs.container.id
+
+    def client_called(self, name: str, calls: Sequence[ClientCall]) -> bytes:
+        self._blocks += self._programs.called(name, calls)
+        return b""
 
     def _think(self, text: str) -> None:
         self._blocks.append(thought_block(text))
@@ -84,6 +96,7 @@ class AnthropicReplyWriter(ReplyWriter):
             "content": self._blocks,
             "stop_reason": final,
             "usage": {"input_tokens": 0, "output_tokens": 0, **(self._usage or {})},
+            **self._programs.ending(),
         }
         if final != given:
             message["stop_sequence"] = None

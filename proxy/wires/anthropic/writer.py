@@ -5,7 +5,7 @@ From the first server call on it composes one message from its start to its stop
 without gaps over all turns.  It has no server calls, and the usage of all turns.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proxy.base.events import FinishReason, Frame, TextDelta, ToolCall, ToolCallStarted, ToolResult
@@ -18,7 +18,9 @@ from proxy.wires.anthropic.crossing.encoder import (
     thought_block,
 )
 from proxy.wires.anthropic.dialect import PING, STOP, error_event, ping_event
-from proxy.wires.client_port import ClientView
+from proxy.wires.anthropic.hosted.programs import ContainerInUse
+from proxy.wires.anthropic.hosted.shown_programs import ProgramBlocks
+from proxy.wires.client_port import ClientCall, ClientView
 from proxy.wires.stream.composing import ComposingWriter
 from proxy.wires.stream.phases import COMPOSING, HIDDEN, OPEN, Sign
 from proxy.wires.stream.sse import is_comment
@@ -28,9 +30,13 @@ from proxy.wires.turn.assembler import mint_call_id
 class AnthropicStreamWriter(ComposingWriter):
     """A writer of one client's stream, over all turns.  The options are those of :class:`ComposingWriter`."""
 
-    def __init__(self, view: ClientView, **options: Any) -> None:
+    def __init__(self, view: ClientView, *, container: ContainerInUse | None = None, **options: Any) -> None:
         super().__init__(view, **options)
         self._model = view.model
+        self._programs = ProgramBlocks(view, container)
+        self._opening = self._programs.opening
+        if self._opening:
+            self._phase = COMPOSING
         self._started = False
         self._next = 0
         self._client_ids: dict[str, str] = {}
@@ -110,7 +116,9 @@ class AnthropicStreamWriter(ComposingWriter):
         self._started = True
         message = (payload or {}).get("message")
         known = message if isinstance(message, dict) else {}
-        return encode({"type": "message_start", "message": {**new_message(self._model), **known}})
+        opening, self._opening = self._opening, []
+        start = encode({"type": "message_start", "message": {**new_message(self._model), **known}})
+        return start + b"".join(map(self._show, opening)) if opening else start
 
     def _open(self, frame: Frame, payload: dict[str, Any]) -> bytes:
         index, block = payload.get("index"), _block(frame)
@@ -161,7 +169,7 @@ class AnthropicStreamWriter(ComposingWriter):
     def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
         if (form := self._shown.forms.get(call.name)) is None:
             return super().tool_started(call, arguments)
-        self._begun[call.call_id] = block = form.begun(call, arguments)
+        self._begun[call.call_id] = block = self._programs.begun(form, call, arguments)
         return b"" if block is None else self._show(block)
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
@@ -169,6 +177,13 @@ class AnthropicStreamWriter(ComposingWriter):
             return super().tool_finished(call, result)
         self._count(form.usage(result))
         return b"".join(map(self._show, form.ended(self._begun.pop(call.call_id), call, result)))
+
+    @property
+    def container(self) -> str:
+        return self._programs.container.id
+
+    def client_called(self, name: str, calls: Sequence[ClientCall]) -> bytes:
+        return b"".join(map(self._show, self._programs.called(name, calls)))
 
     def _say(self, text: str) -> bytes:
         return self._show(text_block(text))
@@ -203,7 +218,7 @@ class AnthropicStreamWriter(ComposingWriter):
         ended = {
             **self._last,
             "type": "message_delta",
-            "delta": {"stop_sequence": None, **kept, "stop_reason": final},
+            "delta": {"stop_sequence": None, **kept, "stop_reason": final, **self._programs.ending()},
             "usage": {"input_tokens": 0, "output_tokens": 0, **self._usage},
         }
         return self._start() + encode(ended) + STOP

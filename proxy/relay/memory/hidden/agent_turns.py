@@ -26,9 +26,10 @@ _PLACES_APART: Final = 10_000
 calls."""
 
 
-def wait_of(approval_ids: Sequence[str]) -> str:
-    """Return the name under which a held turn waits for an agent, which itself waits for these approvals."""
-    return _WAIT + approval_ids[0]
+def wait_of(ids: Sequence[str]) -> str:
+    """Return the name under which a held turn waits for an agent, which itself waits for these approvals, or
+    for a program that waits for these calls of the client."""
+    return _WAIT + ids[0]
 
 
 def is_wait(name: str) -> bool:
@@ -47,6 +48,10 @@ class AgentTurn:
     this turn.  ``used`` is all that the agent has used of its budgets.  ``continued`` counts how often the
     agent has continued before.  ``begun`` says that it has begun to continue from this turn.  An
     ``ephemeral`` turn is never written to the database.
+
+    A program can wait for its client instead: ``client_calls`` are the ids of the calls whose results the
+    next request brings, together with the ``container``.  ``part_id`` is the part that shows the program to
+    the client, empty for none.
     """
 
     run_id: str
@@ -62,11 +67,14 @@ class AgentTurn:
     continued: int = 0
     begun: bool = False
     ephemeral: bool = False
+    client_calls: tuple[str, ...] = ()
+    container: str = ""
+    part_id: str = ""
 
     @property
     def name(self) -> str:
         """The name under which the turn of the calling run waits for this one."""
-        return wait_of(self.approval_ids)
+        return wait_of(self.approval_ids or self.client_calls)
 
     @property
     def said(self) -> str:
@@ -143,6 +151,9 @@ def _written(turn: AgentTurn) -> bytes:
         "used": [used.turns, used.calls, used.tokens, used.cost, used.seconds],
         "continued": turn.continued,
         "begun": turn.begun,
+        "client_calls": turn.client_calls,
+        "container": turn.container,
+        "part_id": turn.part_id,
     }
     return orjson.dumps(said)
 
@@ -162,5 +173,8 @@ def _read(kept: SuspendedTurn) -> AgentTurn:
         used=AgentUsed(*said["used"]),
         continued=said["continued"],
         begun=said["begun"],
+        client_calls=tuple(said.get("client_calls", ())),
+        container=said.get("container", ""),
+        part_id=said.get("part_id", ""),
         ephemeral=kept.ephemeral,
     )
