@@ -136,6 +136,7 @@ ABSTRACT = (
         "proxy.tools.access.call_prices",
         "proxy.tools.contract.bounds",
         "proxy.tools.contract.capabilities",
+        "proxy.tools.contract.error_codes",
         "proxy.tools.access.egress",
         "proxy.tools.agents.agent",
         "proxy.tools.oauth.parameters",
@@ -157,6 +158,7 @@ ABSTRACT = (
         "proxy.wires.responses.resource",
         "proxy.wires.responses.websocket",
         "proxy.wires.mcp.results",
+        "proxy.wires.crossing.codec",
     }
 )
 """What the rest of the server may import from the lower packages."""

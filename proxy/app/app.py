@@ -103,7 +103,7 @@ async def create_app(
         needs_record=config.server.ready_needs_record,
     )
     permissions = make_permissions(services, router)
-    dependencies = HandlerDependencies(router, draining, permissions, Tickets(authentication), peers)
+    dependencies = HandlerDependencies(router, draining, permissions, Tickets(authentication))
     stages = make_endpoint_handlers(services, given, dependencies, item_keys, taping)
     pipeline = Pipeline(
         targets=targets,

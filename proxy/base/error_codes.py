@@ -210,7 +210,7 @@ _ALL: Final = (
     ),
     ErrorCode(
         "run_not_resumable", (400, 404), _REQUEST,
-        "404: no worker of this server has the run that `x-toolrelay-resume` names. 400: the run belongs to "
+        "404: no log of the run that `x-toolrelay-resume` names can be read here. 400: the run belongs to "
         "another request.",
         "Send the request again with `x-toolrelay-resume: on`.",
     ),

@@ -4,28 +4,28 @@ Every fault becomes one :class:`ConfigError` with the setting's dotted name, the
 was written, and a remedy. It never contains a secret's value.
 """
 
-import contextlib
 import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
-from proxy.base.errors import ConfigError, Faults
+from proxy.base.errors import ConfigError
 from proxy.config.agents import read_agent_files
-from proxy.config.checks.faults import explain, fields_of, model_of, unknown_setting
+from proxy.config.checks.faults import explain
 from proxy.config.checks.partial import COMPARED_SECTIONS, without_faulty_settings, without_secrets
 from proxy.config.checks.rules import find_conflicts, resolve_paths, resolve_secrets
 from proxy.config.mcp.imported import merge_imports
 from proxy.config.settings import DEFAULT_BASE_URL, DEFAULT_KEY, Config, UpstreamConfig
+from proxy.config.sources.draft import Draft, put
+from proxy.config.sources.environment import apply_env
 
 __all__ = ["Config", "Options", "find_faults", "load_config"]
 
 MAX_CONFIG_BYTES = 1 << 20
-ENV_PREFIX = "TOOLRELAY_"
 
 _DEFAULT_ORIGIN = UpstreamConfig(base_url=DEFAULT_BASE_URL).origin
 _LINE_COLUMN = re.compile(r"\s*\(at line (\d+), column (\d+)\)$")
@@ -44,31 +44,6 @@ class Options:
     upstream: str | None = None
     open: bool = False
     start_token: str = field(default="", repr=False)
-
-
-@dataclass(slots=True)
-class _Draft:
-    """Settings before they become a :class:`Config`: the raw tables and the source of each value."""
-
-    folder: Path
-    data: dict[str, Any] = field(default_factory=dict)
-    sources: dict[str, str] = field(default_factory=dict)
-    file: str = ""
-
-    def source(self, dotted: str) -> str:
-        """Return where a setting was written, as words for the end of a sentence; empty for a default."""
-        while dotted:
-            if dotted in self.sources:
-                return f" ({self.sources[dotted]})"
-            dotted = dotted.rpartition(".")[0]
-        return f" (in {self.file})" if self.file else ""
-
-    def placed(self, fault: ConfigError) -> ConfigError:
-        """Return the fault; for an imported server, with the name of its file."""
-        source = self.sources.get(".".join(fault.setting.split(".")[:3]))
-        if source is None or not fault.setting.startswith("mcp.servers."):
-            return fault
-        return ConfigError(fault.setting, f"{fault.problem} ({source})", fault.remedy)
 
 
 def load_config(
@@ -110,7 +85,7 @@ def find_faults(
     try:
         draft = _read(path)
         in_file = _tables(draft)
-        faults = _apply_env(draft, env)
+        faults = apply_env(draft, env)
         _leave_keys_behind(draft, in_file)
         dropped_key = _apply_options(draft, given)
     except ConfigError as error:
@@ -152,9 +127,9 @@ def find_faults(
 # --- the file ---------------------------------------------------------------------------------
 
 
-def _read(path: Path | None) -> _Draft:
+def _read(path: Path | None) -> Draft:
     if path is None:
-        return _Draft(Path.cwd())
+        return Draft(Path.cwd())
     name = str(path)
     try:
         with path.open("rb") as file:
@@ -173,7 +148,7 @@ def _read(path: Path | None) -> _Draft:
         raise ConfigError(name, "the file is nested too deeply") from None
     except tomllib.TOMLDecodeError as error:
         raise _syntax_error(name, str(error), raw.decode("utf-8")) from None
-    return _Draft(path.absolute().parent, data, file=path.name)
+    return Draft(path.absolute().parent, data, file=path.name)
 
 
 def _syntax_error(name: str, message: str, text: str) -> ConfigError:
@@ -190,148 +165,24 @@ def _syntax_error(name: str, message: str, text: str) -> ConfigError:
     )
 
 
-# --- the environment --------------------------------------------------------------------------
-
-
-def _apply_env(draft: _Draft, env: Mapping[str, str]) -> list[ConfigError]:
-    """Apply ``TOOLRELAY_<SECTION>__<KEY>`` over the file; return the faults. Only names with ``__`` are
-    settings."""
-    faults = Faults()
-    with faults.kept():
-        _apply_switch(draft, env)
-    for name in sorted(env):
-        if name.upper().startswith(ENV_PREFIX):
-            with faults.kept():
-                _apply_variable(draft, name, env[name])
-    return list(faults)
-
-
-def _apply_switch(draft: _Draft, env: Mapping[str, str]) -> None:
-    if "ENABLE_TOOLS" in env and env["ENABLE_TOOLS"].strip():
-        value = _env_value(bool, env["ENABLE_TOOLS"])
-        if not isinstance(value, bool):
-            raise ConfigError(
-                "tools.enabled",
-                "ENABLE_TOOLS must be true or false",
-                "Set ENABLE_TOOLS=false, or unset it",
-            )
-        _put(draft, ("tools", "enabled"), value, "from ENABLE_TOOLS")
-
-
-def _apply_variable(draft: _Draft, name: str, value: str) -> None:
-    if "__" not in name[len(ENV_PREFIX) :]:
-        _refuse_single_underscore(name, value)
-        return
-    parts = name[len(ENV_PREFIX) :].lower().split("__")
-    setting, annotation = _locate(parts, draft.data, name)
-    _put(draft, setting, _env_value(annotation, value), f"from {name}")
-
-
-def _refuse_single_underscore(name: str, value: str) -> None:
-    """Refuse ``TOOLRELAY_SERVER_PORT``: a user would think that it is set, but it has no effect.
-
-    Kubernetes sets such a variable for a service called ``toolrelay-server``, with a URL as its value.
-    """
-    section, _, key = name[len(ENV_PREFIX) :].lower().partition("_")
-    field = Config.model_fields.get(section)
-    model = model_of(field.annotation) if field is not None else None
-    if model is not None and key in fields_of(model) and not value.startswith(("tcp://", "udp://")):
-        raise ConfigError(
-            f"{section}.{key}",
-            f"{name} has no effect",
-            f"Write two underscores: {ENV_PREFIX}{section.upper()}__{key.upper()}",
-        )
-
-
-def _locate(parts: list[str], data: Mapping[str, Any], name: str) -> tuple[tuple[str, ...], Any]:
-    """Return the setting that an environment variable means, and the type of its value.
-
-    Names that the user chose in the file (an upstream's) match in any case, because environment variables are
-    usually upper case.
-    """
-    annotation: Any = Config
-    names: list[str] = []
-    for part in parts:
-        model = model_of(annotation)
-        if model is not None:
-            fields = fields_of(model)
-            if part not in fields:
-                raise unknown_setting(".".join([*names, part]), model, f"from {name}")
-            annotation = fields[part].annotation
-        elif get_origin(annotation) is dict and part:
-            part = next((key for key in data if key.lower() == part), part)
-            annotation = get_args(annotation)[1]
-        else:
-            raise ConfigError(
-                ".".join([*names, part]),
-                f"there is no such setting (from {name})",
-                f"{'.'.join(names)} has no parts; set {ENV_PREFIX}{'__'.join(names).upper()}",
-            )
-        names.append(part)
-        inner = data.get(part)
-        data = inner if isinstance(inner, Mapping) else {}
-    return tuple(names), annotation
-
-
-def _env_value(annotation: Any, text: str) -> Any:
-    """Return the text as a TOML value if that fits the setting's type, else as a string.
-
-    A switch may also be ``True``, ``yes`` or ``1``. A text that fits nothing stays unchanged, so that
-    validation reports it with all other faults.
-    """
-    target: TypeAdapter[Any] = TypeAdapter(annotation)
-    candidates: list[Any] = [text]
-    with contextlib.suppress(tomllib.TOMLDecodeError, RecursionError):  # Not TOML, so it is a string.
-        parsed = tomllib.loads(f"value = {text}")
-        if parsed.keys() == {"value"}:  # More keys came from a line break, which no value has.
-            candidates.insert(0, parsed["value"])
-    for candidate in candidates:
-        if _fits(target, candidate, strict=model_of(annotation) is None):
-            return candidate
-    if annotation is bool and _fits(target, text.strip(), strict=False):
-        return target.validate_python(text.strip(), strict=False)
-    return candidates[0]
-
-
-def _fits(target: TypeAdapter[Any], value: Any, *, strict: bool) -> bool:
-    try:
-        target.validate_python(value, strict=strict or None)
-    except ValidationError:
-        return False
-    return True
-
-
-def _put(draft: _Draft, setting: tuple[str, ...], value: Any, source: str) -> None:
-    table = draft.data
-    for part in setting[:-1]:
-        inner = table.get(part)
-        if not isinstance(inner, dict):
-            if part in table:
-                return  # The file has a value where a table belongs; that fault is found and named.
-            inner = table[part] = {}
-        table = inner
-    table[setting[-1]] = value
-    draft.sources[".".join(setting)] = source
-
-
 # --- the command line and the provider's key -----------------------------------------------------
 
 
-def _apply_options(draft: _Draft, options: Options) -> str | None:
+def _apply_options(draft: Draft, options: Options) -> str | None:
     """Apply the command line over everything. Return the upstream whose key may not be used."""
     server = {"host": options.host, "port": options.port, "workers": options.workers}
     for key, value in server.items():
         if value is not None:
-            _put(draft, ("server", key), value, f"from --{key}")
+            put(draft, ("server", key), value, f"from --{key}")
     if options.open:
-        _put(draft, ("auth", "mode"), "open", "from --open")
+        put(draft, ("auth", "mode"), "open", "from --open")
     if options.upstream is None:
         return None
     upstreams = draft.data.get("upstreams", {})
     name = next(iter(upstreams), "default") if isinstance(upstreams, dict) else "default"
     before = _tables(draft).get(name, {})
     named = f"upstreams.{name}.api_key" in draft.sources
-    _put(draft, ("upstreams", name, "base_url"), options.upstream, "from --upstream")
+    put(draft, ("upstreams", name, "base_url"), options.upstream, "from --upstream")
     if not _moved(before, options.upstream):
         return None
     headers = before.get("headers")
@@ -341,7 +192,7 @@ def _apply_options(draft: _Draft, options: Options) -> str | None:
     return name if _has_key_of_its_own(before) and not named else None
 
 
-def _leave_keys_behind(draft: _Draft, in_file: Mapping[str, Mapping[str, Any]]) -> None:
+def _leave_keys_behind(draft: Draft, in_file: Mapping[str, Mapping[str, Any]]) -> None:
     """Remove the file's key and secret headers from each upstream whose origin the environment changes.
 
     ``in_file`` are the tables of the file. Values that the environment itself sets stay.
@@ -361,7 +212,7 @@ def _leave_keys_behind(draft: _Draft, in_file: Mapping[str, Mapping[str, Any]]) 
             }
 
 
-def _tables(draft: _Draft) -> dict[str, dict[str, Any]]:
+def _tables(draft: Draft) -> dict[str, dict[str, Any]]:
     """Return each upstream's table in its present state."""
     upstreams = draft.data.get("upstreams")
     tables = upstreams.items() if isinstance(upstreams, dict) else ()
@@ -381,7 +232,7 @@ def _is_secret(value: object) -> bool:
     return str(value).startswith(("env:", "file:"))
 
 
-def _imply_keys(draft: _Draft, dropped: str | None) -> None:
+def _imply_keys(draft: Draft, dropped: str | None) -> None:
     """Set for every upstream without a key whether it gets ``OPENAI_API_KEY``.
 
     A key belongs to the address that it was made for. Only OpenAI's own address gets this key by default.

@@ -21,6 +21,7 @@ from proxy.config.sections.access import (
     PolicyConfig,
     PriceConfig,
 )
+from proxy.config.sections.network import NetworkConfig, ProxyAddress, credentials_of
 from proxy.config.sections.operation import (
     LogConfig,
     RecordConfig,
@@ -77,6 +78,16 @@ class ToolsConfig(Section):
         default=(),
         description="Address ranges that tools may reach over HTTP in addition to public addresses "
         "(10.0.0.0/8); with one, plain http:// is allowed too.",
+    )
+    proxy: ProxyAddress = Field(
+        default="",
+        description="Proxy for the requests of tools, in place of those of network: http://HOST:PORT, "
+        "env:NAME or file:/path; direct for none.",
+    )
+    proxy_resolves: bool = Field(
+        default=False,
+        description="Let the proxy alone resolve the host names of tools, because this machine cannot. Then "
+        "the proxy decides which addresses tools reach; false checks them here first.",
     )
     web_hosts: Annotated[Strings, AfterValidator(check_hosts)] = Field(
         default=(),
@@ -269,6 +280,7 @@ class Config(Section):
         default={}, json_schema_extra={"shown_as": "duffel", "example": 'token = "env:DUFFEL_TOKEN"'}
     )
     store: StoreConfig = StoreConfig()
+    network: NetworkConfig = NetworkConfig()
     limits: LimitsConfig = LimitsConfig()
     auth: AuthConfig = AuthConfig()
     keys: Annotated[dict[str, KeyConfig], AfterValidator(check_names)] = Field(
@@ -319,7 +331,10 @@ class Config(Section):
         secrets += [self.approvals.webhook_secret, *(key.secret for key in self.keys.values())]
         secrets += secrets_of(self.mcp)
         secrets += [storage] if isinstance(storage, Secret) else []
+        network = self.network
+        proxies = [network.http_proxy, network.https_proxy, self.tools.proxy, self.mcp.proxy]
         for upstream in self.upstreams.values():
+            proxies.append(upstream.proxy)
             secrets.append(upstream.api_key)
             secrets.extend(value for value in upstream.headers.values() if isinstance(value, Secret))
         for connection in self.credentials.values():
@@ -328,7 +343,7 @@ class Config(Section):
         values += [self._start_token] if self._start_token else []
         if isinstance(storage, str) or storage.resolved:
             values += passwords_in(self.limits.storage_url)
-        return (*values, *passwords_in(self.store.url))
+        return (*values, *passwords_in(self.store.url), *credentials_of(*proxies))
 
     def log_secrets(self) -> tuple[str, ...]:
         """Return the secrets that the log masks: all but those that are words of a setting's name.

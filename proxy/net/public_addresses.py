@@ -75,6 +75,17 @@ def is_literal(host: str) -> bool:
     return True
 
 
+def is_inner_name(host: str) -> bool:
+    """Return whether a host name is one that only an inner network resolves: it has no dot or an inner end.
+
+    A name that ends in a number counts too, since resolvers read it as an address. A literal address in its
+    usual form is no name.
+    """
+    name = host.lower().rstrip(".")
+    numeric = name.rpartition(".")[2][:1].isdigit()
+    return not is_literal(name) and ("." not in name or numeric or name.endswith(INNER_NAMES))
+
+
 def is_public_url(url: str) -> bool:
     """Return whether a URL is http or https and its host is a public name or a public literal address.
 

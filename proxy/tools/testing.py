@@ -111,9 +111,12 @@ class FakeHttp:
         wanted = None if params is None else _texts(params)
         self._answers.insert(0, _Answer(method, url, wanted, copy.deepcopy(body), status, content_type))
 
-    async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
+    async def get_json(
+        self, url: str, params: QueryParams | None = None, headers: Mapping[str, str] | None = None
+    ) -> Any:
         """Return the body of the prepared response."""
-        return self._find(FakeRequest("GET", url, _texts(params or {})))[0]
+        check_headers(headers or {})
+        return self._find(FakeRequest("GET", url, _texts(params or {}), None, dict(headers or {})))[0]
 
     async def post_json(
         self,

@@ -109,7 +109,10 @@ class LinkingReader(ForwardingReader):
 
 
 class PassingLinks(LinkingReader):
-    """A reader whose frames stay as they came, up to the first that has a citation."""
+    """A reader whose frames stay as they came, up to the first that has a citation.
+
+    The reader in it may itself have changed frames, as a :class:`~proxy.wires.crossed_reader.PassingReader`.
+    """
 
     rewritten: bool = False
 
@@ -133,18 +136,23 @@ class PassingLinks(LinkingReader):
     def read_reply(self, body: bytes) -> Frame:
         frame = self._reader.read_reply(body)
         linked = self._linked(frame, whole=True)
-        self.rewritten = _citations(linked) > _citations(frame)
+        self.rewritten = self._reader.rewritten or _citations(linked) > _citations(frame)
         return linked if self.rewritten else frame
 
     def _passing(self, frames: Sequence[Frame]) -> list[Frame]:
-        return [out for frame in frames for out in self._take(frame, self._linked(frame))]
+        own: int = getattr(self._reader, "passed", 0) if self._reader.rewritten else len(frames)
+        return [
+            out
+            for at, frame in enumerate(frames)
+            for out in self._take(frame, self._linked(frame), changed=at >= own)
+        ]
 
-    def _take(self, frame: Frame, linked: Frame) -> list[Frame]:
+    def _take(self, frame: Frame, linked: Frame, *, changed: bool = False) -> list[Frame]:
         """Return what is certain after a frame: nothing while the text at its end may become a citation."""
         if self.rewritten:
             return [linked]
         self._waiting.append((frame, linked))
-        if _citations(linked) > _citations(frame):
+        if changed or _citations(linked) > _citations(frame):
             self.rewritten = True
         elif self._links.holds:
             return []

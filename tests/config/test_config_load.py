@@ -85,6 +85,10 @@ def test_every_key_of_the_contract_has_its_default() -> None:
             "strict_bridge": False,
             "repair": "auto",
             "max_tokens": {},
+            "proxy": "",
+            "ca_file": "",
+            "client_cert": "",
+            "client_key": "",
             "connect_timeout_s": 10,
             "first_byte_timeout_s": 600,
             "idle_timeout_s": 120,
@@ -102,6 +106,8 @@ def test_every_key_of_the_contract_has_its_default() -> None:
         "enabled": True,
         "modules": (),
         "networks": (),
+        "proxy": "",
+        "proxy_resolves": False,
         "web_hosts": (),
         "web_search": "",
         "hosted": {},
@@ -159,6 +165,7 @@ def test_every_key_of_the_contract_has_its_default() -> None:
         "history": True,
         "history_system": "clock",
     }
+    assert dumped["network"] == {"http_proxy": "", "https_proxy": "", "no_proxy": (), "ca_file": ""}
     assert dumped["limits"] == {
         "requests": ("600/minute",),
         "tool_calls": ("600/minute",),

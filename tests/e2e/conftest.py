@@ -11,8 +11,11 @@ from e2e_packages import SCRIPTS, installed_packages
 from e2e_rig import CORE_TOOLS, PATHS, PINNED_CLOCK, Proxy, ProxyFor, proxy_for
 from fixture_loader import FIXTURES
 from require import require
+from ui_tab import fake, tab
 
 from proxy.wires.repairing import RepairHabit
+
+__all__ = ["fake", "tab"]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -4,7 +4,7 @@ Each leads a conversation of two questions with one model of every dialect. In e
 searches; in the second one the client sends back the items or blocks of the first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -271,7 +271,9 @@ async def test_markers_of_responses(name: str, streamed: bool) -> None:
 class OtherPages(RecordedPages):
     """An engine that finds two pages nobody has seen before for each further question."""
 
-    async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
+    async def get_json(
+        self, url: str, params: QueryParams | None = None, headers: Mapping[str, str] | None = None
+    ) -> Any:
         asked = str((params or {})["q"])
         if asked == SEARCH["query"]:
             return await super().get_json(url, params)
@@ -361,14 +363,17 @@ READ: dict[str, Any] = {"type": "object", "properties": {"path": {"type": "strin
 MIXED = {"web_search": SEARCH, "read": {"path": "a.txt"}}
 
 
+@pytest.mark.parametrize("calls", [MIXED, dict(reversed(MIXED.items()))], ids=["ours first", "theirs first"])
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("name", MODELS)
-async def test_mixed_turns_of_messages(name: str, streamed: bool) -> None:
-    """A search and a call of the client's own tool in one turn: each side answers its own call, and the next
-    answer cites what was found."""
+async def test_mixed_turns_of_messages(
+    name: str, streamed: bool, calls: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """A search and a call of the client's own tool in one turn: each side answers its own call, the search
+    and its result stand before the client's call, and the next answer cites what was found."""
     messages: list[Any] = [{"role": "user", "content": QUESTIONS[0]}]
     async with (
-        serving_models(MIXED, native=(), hosts_search=True) as (proxy, models),
+        serving_models(calls, native=(), hosts_search=True) as (proxy, models),
         anthropic_at(proxy) as client,
     ):
         models[name].answer = LINKED
@@ -397,8 +402,8 @@ async def test_mixed_turns_of_messages(name: str, streamed: bool) -> None:
     answer = [block for block in messages[3]["content"] if block["type"] == "text"]
     assert [note["url"] for block in answer for note in block["citations"] or ()] == PAGES
     kinds = [block["type"] for block in messages[1]["content"] if block["type"] != "thinking"]
-    assert sorted(kinds) == ["server_tool_use", "tool_use", "web_search_tool_result"]
-    ours, theirs = models[name].results
+    assert kinds == ["server_tool_use", "web_search_tool_result", "tool_use"]
+    theirs, ours = sorted(models[name].results)
     assert PAGES[0] in ours
     assert theirs == "the file"
 

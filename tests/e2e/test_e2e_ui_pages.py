@@ -6,16 +6,17 @@ import asyncio
 import json
 import shutil
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from e2e_browser import chromium
 from e2e_packages import installed_packages
 from require import require
-from ui_browser import Tab, opened
-from ui_data import HOSTILE, chat_stream, filled
-from ui_fake import FakeUi, faking
+from ui_browser import Tab
+from ui_conversation import call_part, result
+from ui_conversation import text as text_part
+from ui_data import HOSTILE, chat_stream
+from ui_fake import FakeUi
+from ui_tab import at
 from waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -23,11 +24,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 PAGES = (
     "/runs",
     "/runs/ID",
-    "/runs/ID?tab=messages",
-    "/runs/ID?tab=kept",
-    "/runs/ID?tab=memory",
-    "/runs/ID?tab=facts",
-    "/runs/ID?tab=json",
+    "/runs/ID?section=why",
+    "/runs/ID?section=kept",
+    "/runs/ID?section=memory",
+    "/runs/ID?section=facts",
+    "/runs/ID?section=json",
     "/runs/ID/wire",
     "/compare?a=1&b=2",
     "/compare",
@@ -55,37 +56,6 @@ OVERFLOW = (
     ".filter((x) => x.getBoundingClientRect().right > innerWidth + 1 && !x.closest('.table-box,.code,.bytes,.seg,.tabs'))"
     ".slice(0, 3).map((x) => x.className || x.tagName)])"
 )
-
-
-@pytest.fixture
-async def fake() -> AsyncIterator[FakeUi]:
-    """Serve made-up data with the real files and their security policy."""
-    require("chromium", chromium() is not None, "no Chromium is installed")
-    async with faking(filled(FakeUi())) as served:
-        yield served
-
-
-@pytest.fixture
-async def tab(fake: FakeUi) -> AsyncIterator[Tab]:
-    """A browser without motion; at the end, it must have met no problem and asked no other host."""
-    async with opened("about:blank") as one:
-        await one.size(1280, 900)
-        await one.scheme("light")
-        yield one
-        assert one.problems == []
-        assert one.dialogs == 0
-        foreign = [url for url in one.asked if not url.startswith((fake.url, "about:", "data:", "blob:"))]
-        assert foreign == []
-
-
-async def at(tab: Tab, fake: FakeUi, page: str) -> None:
-    """Show a page and wait until it is loaded."""
-    await tab.goto(fake.url + page.replace("ID", fake.runs[min(1, len(fake.runs) - 1)]["id"]))
-    await tab.until("document.querySelector('main h1') && !document.querySelector('.progress.on')")
-    assert await tab.run("document.querySelector('main h1').innerText") not in (
-        "Not found",
-        "This page cannot be shown",
-    )
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -275,71 +245,6 @@ async def test_thousands_of_runs_cost_what_a_screen_costs(tab: Tab, fake: FakeUi
     await tab.has("200 new runs")
     assert await tab.run(f"{scroll}.scrollTop") == before + 200 * 56
     assert await tab.run(ROWS) < 60
-
-
-async def test_the_timeline_pins_numbers(tab: Tab, fake: FakeUi) -> None:
-    """In the timeline, parallel calls overlap, waiting is a bar of its own, and a click pins the numbers."""
-    await at(tab, fake, "/runs/ID")
-    bars = "[...document.querySelectorAll('.call-row .bar')].map((e) => e.getBoundingClientRect())"
-    assert await tab.run(f"(([a, b]) => a.left < b.right && b.left < a.right)({bars})")
-    assert await tab.run("document.querySelectorAll('.tl .bar.wait').length") == 2
-    await tab.click("get_weather", within=".tl")
-    await tab.until("!document.querySelector('.pin').hidden")
-    pinned = await tab.run("document.querySelector('.pin').innerText")
-    assert "core__get_weather" in pinned
-    assert "84 ms" in pinned
-    assert "allowed by policy.allow" in pinned
-    await tab.run(
-        "document.querySelectorAll('.tl tbody tr')[1].dispatchEvent(new PointerEvent('pointerenter', {pointerType: 'mouse', clientX: 500, clientY: 400}))"
-    )
-    await tab.until("document.querySelector('.tip').innerText.includes('84 ms')")
-    assert await tab.run("document.querySelectorAll('.budgets .meter').length") == 3
-
-
-async def test_a_run_says_why_a_tool_was_not_offered(tab: Tab, fake: FakeUi) -> None:
-    """A run names each tool's rule, and for a withheld tool the setting that would change it."""
-    await at(tab, fake, "/runs/ID")
-    await tab.has("policy.approve")
-    await tab.click("What would change this?")
-    await tab.has('allow = ["core__*", "mcp__pay__send"]')
-
-
-async def test_a_run_links_to_the_runs_of_its_agents(tab: Tab, fake: FakeUi) -> None:
-    """A run lists the runs of its agents, with their model and a link."""
-    await at(tab, fake, "/runs/ID")
-    await tab.has("Runs that this one started")
-    link = "document.querySelector('a[href=\"/ui/runs/run_of_an_agent\"]')"
-    assert "researcher" in await tab.run(f"{link}.innerText")
-
-
-async def test_a_run_shows_its_memory(tab: Tab, fake: FakeUi) -> None:
-    """A run shows why no more was put back from memory, with links to the runs before and after."""
-    await at(tab, fake, "/runs/ID?tab=memory")
-    await tab.has("The store has nothing for this answer.")
-    await tab.has("Continued by")
-    links = "[...document.querySelectorAll('.memory a')].map(a => a.getAttribute('href')).join(' ')"
-    assert await tab.run(links) == "/ui/runs/run_before /ui/runs/run_after /ui/runs/run_before"
-
-
-async def test_a_runs_actions(tab: Tab, fake: FakeUi) -> None:
-    """The actions copy, replay, compare and save work, and say if they fail."""
-    await tab.send("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
-    await at(tab, fake, "/runs/ID")
-    await tab.click("More", within="main")
-    await tab.click("Copy as curl")
-    await tab.has("curl command copied.")
-    assert await tab.run("navigator.clipboard.readText()") == "curl …"
-    await tab.click("Replay")
-    await tab.has("1 difference")
-    await tab.run("document.querySelector('dialog').close()")
-    await tab.click("More", within="main")
-    await tab.click("Save as fixture")
-    await tab.has("There is nothing here.")
-    await tab.click("More", within="main")
-    await tab.click("Compare with")
-    await tab.click("same prompt", within="dialog")
-    await tab.has("Compare two runs")
-    assert [path for path, _ in fake.posted] == [f"runs/{fake.runs[1]['id']}/replay"]
 
 
 async def test_the_wire_is_aligned_and_replayed(tab: Tab, fake: FakeUi) -> None:
@@ -720,6 +625,31 @@ async def test_a_changed_tool_shows_what_has_changed(tab: Tab, fake: FakeUi) -> 
     await tab.has("1 tool changed since a person allowed it")
 
 
+def hostile_conversation() -> dict[str, Any]:
+    """Return a conversation with hostile text in every place."""
+    marked = f"{HOSTILE} [{HOSTILE}](javascript:alert(1)) ![{HOSTILE}](data:text/html,x) `{HOSTILE}`\n\n# {HOSTILE}\n- {HOSTILE}\n\n```{HOSTILE}\n{HOSTILE}"
+    call = call_part("c", HOSTILE, json.dumps({HOSTILE: [HOSTILE]}), result=result(HOSTILE))
+    odd = [
+        {"kind": "native", "type": HOSTILE, "value": {HOSTILE: HOSTILE}},
+        {"kind": "image", "url": "javascript:alert(1)"},
+        {"kind": "image", "media_type": "image/png", "data": "PHN2Zz4="},
+        {"kind": "file", "name": HOSTILE, "media_type": HOSTILE},
+        {"kind": "refusal", "text": HOSTILE},
+        {"kind": "reasoning", "text": HOSTILE},
+        {"kind": "code", "text": HOSTILE},
+    ]
+    return {
+        "system": [{"role": "system", "turn": 0, "parts": [text_part(HOSTILE)]}],
+        "messages": [
+            {"role": HOSTILE, "turn": 0, "parts": [text_part(HOSTILE)]},
+            {"role": "user", "turn": 0, "parts": [text_part(json.dumps({HOSTILE: HOSTILE}))]},
+            {"role": "assistant", "turn": 1, "parts": [text_part(marked), call, *odd]},
+        ],
+        "failure": HOSTILE,
+        "notes": [HOSTILE],
+    }
+
+
 async def test_what_strangers_write_is_shown_and_does_nothing(tab: Tab, fake: FakeUi) -> None:
     """On every page, markup, control codes and hidden characters of strangers are shown as text only."""
     run = fake.run(
@@ -749,17 +679,10 @@ async def test_what_strangers_write_is_shown_and_does_nothing(tab: Tab, fake: Fa
     ]
     detail["kept_from_client"] = [{"what": HOSTILE, "why": HOSTILE}]
     detail["meaning"] = HOSTILE
-    detail["messages"] = [
-        {
-            "role": HOSTILE,
-            "turn": 1,
-            "content": HOSTILE,
-            "content_json": json.dumps([HOSTILE]),
-            "tool_calls": None,
-            "name": HOSTILE,
-        }
-    ]
+    detail["approvals"] = [{"id": "appr_1", "tool": HOSTILE, "status": HOSTILE, "turn": 1, "created_at": 0}]
+    detail["errors"] = {HOSTILE: {"when": HOSTILE, "remedy": HOSTILE, "page": HOSTILE}}
     fake.answers[f"GET runs/{run['id']}"] = detail
+    fake.answers[f"GET runs/{run['id']}/conversation"] = hostile_conversation()
     approval = {
         "id": "appr_9",
         "status": "pending",
@@ -812,10 +735,10 @@ async def test_what_strangers_write_is_shown_and_does_nothing(tab: Tab, fake: Fa
         ("/runs", None),
         (f"/runs/{run['id']}", "[...document.querySelectorAll('.tl button')].at(1).click()"),
         (
-            f"/runs/{run['id']}?tab=messages",
-            "[...document.querySelectorAll('button')].find((b) => b.innerText.includes('Show the conversation')).click()",
+            f"/runs/{run['id']}",
+            "[...document.querySelectorAll('.thread details')].forEach((e) => { e.open = true })",
         ),
-        (f"/runs/{run['id']}?tab=kept", None),
+        (f"/runs/{run['id']}?section=kept", None),
         ("/approvals", None),
         ("/tools", "document.querySelector('tbody button').click()"),
         ("/mcp", None),

@@ -79,7 +79,7 @@ async def test_hosts_in_the_description() -> None:
 class Unused:
     """An HTTP client that must not be called."""
 
-    async def get_json(self, url: str, params: Any = None) -> Any:
+    async def get_json(self, url: str, params: Any = None, headers: Any = None) -> Any:
         """Fail the test."""
         raise AssertionError(url)
 

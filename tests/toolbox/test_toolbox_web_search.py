@@ -9,8 +9,9 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any
 
+import orjson
 import pytest
-from local_service import Answer, Connection, Service, local_service, use
+from local_service import Answer, Asked, Connection, Service, local_service, use
 from yarl import URL
 
 from proxy.base.errors import ToolFailure
@@ -22,7 +23,7 @@ from proxy.tools.access.egress import EgressPool
 from proxy.tools.access.hosts import fits_domain
 from proxy.tools.contract.capabilities import Capabilities
 from proxy.tools.contract.provider import ArgumentsInvalid, CallContext
-from proxy.tools.contract.redaction import redact_output
+from proxy.tools.contract.redaction import redact_output, redact_written
 from proxy.tools.contract.spec import ToolEffect
 from proxy.tools.providers.function import FunctionProvider
 
@@ -168,6 +169,70 @@ async def test_what_engines_are_asked() -> None:
     }
 
 
+ZURICH = {
+    "country": "ch",
+    "region": "Kanton Z\u00fcrich",
+    "city": "Z\u00fcrich",
+    "timezone": "Europe/Zurich",
+}
+
+
+async def asked_near(engine: str, **place: str) -> Asked:
+    """Return what an engine is asked for a user at this place."""
+    async with local_service(Answer(BODIES[engine])) as service:
+        await use(searching(service, engine), {"query": "danube", "user_location": place})
+        (asked,) = service.asked
+    return asked
+
+
+async def test_where_the_user_is() -> None:
+    """Each engine gets the parts of a place that its API documents, and no other part."""
+    brave = await asked_near("brave", **ZURICH)
+    assert brave.query["country"] == "CH"
+    assert {name: value for name, value in brave.headers.items() if name.startswith("x-loc-")} == {
+        "x-loc-country": "CH",
+        "x-loc-state-name": "Kanton Zurich",
+        "x-loc-city": "Zurich",
+        "x-loc-timezone": "Europe/Zurich",
+    }
+    for engine, member in (("tavily", {"country": "switzerland"}), ("exa", {"userLocation": "CH"})):
+        asked = await asked_near(engine, **ZURICH)
+        assert member.items() <= asked.body.items()
+        assert "rich" not in f"{asked.query}{asked.body}"
+        assert not any(name.startswith("x-loc-") for name in asked.headers)
+
+
+async def test_places_that_an_engine_does_not_know() -> None:
+    """A country that an engine would refuse is not sent to it, nor is text that no header can hold."""
+    brave = await asked_near("brave", country="LI", city="\u6771\u4eac", region="ZH")
+    assert "country" not in brave.query
+    places = {name: value for name, value in brave.headers.items() if name.startswith("x-loc-")}
+    assert places == {"x-loc-country": "LI", "x-loc-state": "ZH"}
+    assert "country" not in (await asked_near("tavily", country="LI")).body
+    assert not [name for name in (await asked_near("brave")).headers if name.startswith("x-loc-")]
+
+
+async def test_who_sees_where_the_user_is() -> None:
+    """Rule T4: the place of a user is in no record; an engine that takes none has no argument for it."""
+    for engine in ENGINES:
+        async with local_service(Answer()) as service:
+            (spec,) = await searching(service, engine).list_tools()
+        if engine == "searxng":
+            assert "user_location" not in spec.parameters["properties"]
+        else:
+            written = orjson.dumps({"query": "x", "user_location": ZURICH}).decode()
+            assert "Zurich" not in redact_written(written, spec)
+
+
+async def test_a_result_that_cannot_be_read() -> None:
+    """Results of an unexpected form are left out and counted; the others are given."""
+    body = pages("https://a.example/1")
+    body["results"] += [7, {"url": ["https://b.example/"]}, {"url": "https://c.example/", "title": {}}]
+    found = await search(body)
+    assert [page["url"] for page in found["results"]] == ["https://a.example/1"]
+    assert found["unreadable"] == 3
+
+
 @pytest.mark.parametrize("engine", ["brave", "tavily", "exa"])
 async def test_the_token_is_in_the_engine_s_header(engine: str) -> None:
     """Rule T6: the token of the engine's connection is sent where the engine expects it, and nowhere else."""
@@ -271,6 +336,7 @@ async def test_results_fit_into_a_result() -> None:
         (Answer(b"<html>s3cret</html>", 200, {"Content-Type": "text/html"}), "not JSON"),
         (Answer({"results": "s3cret"}), "unexpected form"),
         (Answer([1]), "unexpected form"),
+        (Answer({"results": ["s3cret"]}), "unexpected form"),
         (Answer({"results": [{"url": "https://a.example/"}] * 1001}), "unexpected form"),
         (Answer(b"s3cret", 403), "search.formats must contain json"),
         (Answer(b"s3cret", 429), "too many searches"),
@@ -279,7 +345,7 @@ async def test_results_fit_into_a_result() -> None:
         (Answer(b"", 302, {"Location": "http://127.0.0.1:1/"}), "another host"),
         (Answer(b"x" * ((8 << 20) + 1)), "larger than"),
     ],
-    ids=["HTML", "text", "list", "many", "403", "429", "422", "500", "redirect", "large"],
+    ids=["HTML", "text", "list", "unreadable", "many", "403", "429", "422", "500", "redirect", "large"],
 )
 async def test_engines_that_fail(answer: Answer, said: str) -> None:
     """A failure says what to do in the proxy's own words, and quotes nothing of the answer."""

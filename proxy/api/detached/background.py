@@ -1,9 +1,9 @@
 """Run background responses: runs without a client that any process can read, cancel and take over.
 
-While a process runs a response, it keeps storing the resource and the events in the record
-(:mod:`proxy.api.detached.kept_attempts`). All processes read them there. A process may run the response
-as long as its lease lasts (:mod:`proxy.records.background`). If it dies, another process runs the request
-again or ends the response (:mod:`proxy.api.detached.take_over`).
+While a process runs a response, it stores the resource in the record (:mod:`proxy.api.detached.kept_states`)
+and writes the events to a log (:mod:`proxy.api.detached.logs.event_log`). A process may run the response as
+long as its lease lasts (:mod:`proxy.records.background`). If it dies, another process runs the request again
+or ends the response (:mod:`proxy.api.detached.take_over`).
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from proxy.api.detached.background_stream import BackgroundStream
-from proxy.api.detached.event_log import EventLog
-from proxy.api.detached.kept_attempts import KeptAttempts, KeptState, first_number
+from proxy.api.detached.kept_states import KeptState, KeptStates, first_number, log_name
+from proxy.api.detached.logs.event_log import EventLog, EventLogs
 from proxy.api.detached.messages import STOPPED, TOO_LONG, after_effects
 from proxy.api.detached.stored_request import StoredRequest
 from proxy.base.errors import NotOnRecord, RequestError, StoreError
@@ -41,7 +41,8 @@ model."""
 PREFIX: Final = "resp_toolrelay_bg"
 """The prefix of the ids of background responses."""
 
-_KEEP_EVERY_S: Final = 0.25
+_LOOK_EVERY_S: Final = 0.5
+"""Seconds after which the process stores what is new, and looks whether the response was cancelled."""
 _GIVE_UP_S: Final = 5.0
 """Seconds that a run may take to end after its time limit."""
 _END_AGAIN_S: Final = 1.0
@@ -83,8 +84,6 @@ class BackgroundRun(Struct, eq=False):
     time_s: float
     task: asyncio.Task[None] | None = None
     dirty: bool = False
-    kept: int = 0
-    pieces: int = 0
     cancelled: bool = False
     stopped: bool = False
     lost: bool = False
@@ -105,12 +104,18 @@ class BackgroundRuns:
     """The background responses that this process runs. One per process."""
 
     def __init__(
-        self, runs: Runs, store: Store, settings: BackgroundSettings, run_context: BackgroundContext
+        self,
+        runs: Runs,
+        store: Store,
+        logs: EventLogs,
+        settings: BackgroundSettings,
+        run_context: BackgroundContext,
     ) -> None:
         self.settings = settings
         self._runs = runs
         self._store = store
-        self._kept = KeptAttempts(store)
+        self._logs = logs
+        self._kept = KeptStates(store)
         self._run_context = run_context
         self._open: dict[tuple[str, str], BackgroundRun] = {}
         self._starting: list[str] = []
@@ -205,12 +210,13 @@ class BackgroundRuns:
         detached = Detached(record.id, record.asked_at, time_s, before_end, takes_over)
         ask = replace(_foreground(ask), options=replace(ask.options, detached=detached))
         started = await self._runs.start(ask, output)
-        self._kept.put_state(lease, record.caller, KeptState(resource, ask.identity.run_id))
+        self._kept.put(lease, record.caller, KeptState(resource, ask.identity.run_id))
         run = BackgroundRun(lease, ask.identity.run_id, record.caller, stream, repeats, started, time_s)
         return run
 
     def _begin(self, run: BackgroundRun) -> BackgroundRun:
         self._open[run.id, run.caller] = run
+        run.stream.log = self._logs.open(log_name(run.lease, run.caller))
         run.task = asyncio.get_running_loop().create_task(self._attend(run))
         return run
 
@@ -265,16 +271,14 @@ class BackgroundRuns:
         raise NotOnRecord("The response could not be stored, so it has no answer.")
 
     async def _attend(self, run: BackgroundRun) -> None:
-        """Store the output of a run as it arrives. Cancel the run if it was cancelled or another process
+        """Store the state of a run as it changes. Cancel the run if it was cancelled or another process
         owns it."""
         serving = asyncio.get_running_loop().create_task(self._serve(run))
-        asked = time.monotonic()
         try:
             while not serving.done():
-                await asyncio.wait({serving}, timeout=_KEEP_EVERY_S)
+                await asyncio.wait({serving}, timeout=_LOOK_EVERY_S)
                 self._keep(run)
-                if not serving.done() and time.monotonic() - asked >= 2 * _KEEP_EVERY_S:
-                    asked = time.monotonic()
+                if not serving.done():
                     await self._look(run)
                 if (run.cancelled or run.lost) and not serving.done():
                     serving.cancel()
@@ -313,6 +317,12 @@ class BackgroundRuns:
             await self._close(run)
         run.dirty = True
         self._keep(run)
+        if run.is_here:
+            # Who has read the end finds it on record, at any worker.
+            await self._store.wait_until_visible(_END_AGAIN_S)
+            run.stream.close()
+        else:
+            run.stream.log.close(ended=False)
         self._open.pop((run.id, run.caller), None)
 
     async def _stop(self, run: BackgroundRun) -> None:
@@ -336,28 +346,20 @@ class BackgroundRuns:
             # A process that finds this one dead will end the response.
             self._log.warning("background_run_not_ended", response=run.id, run_id=run.run_id)
         if run.lost:
-            run.stream.log.end()
             self._log.warning("background_run_lost", response=run.id, run_id=run.run_id)
         else:
             run.stream.finish()
 
     def _keep(self, run: BackgroundRun) -> None:
-        """Store the new events and the current state of a response."""
-        if not run.dirty or run.lost:
-            return
-        run.dirty = False
-        log = run.stream.log
-        if fresh := log.since(run.kept):
-            run.kept += len(fresh)
-            self._kept.put_events(run.lease, run.caller, run.run_id, run.pieces, fresh)
-            run.pieces += 1
-        self._kept.put_state(run.lease, run.caller, self.state(run))
+        """Store the state of a response if it has changed."""
+        if run.dirty and not run.lost:
+            run.dirty = False
+            self._kept.put(run.lease, run.caller, self.state(run))
 
     @staticmethod
     def state(run: BackgroundRun) -> KeptState:
         """Return the progress of a run of this process."""
-        stream = run.stream
-        return KeptState(stream.resource, run.run_id, run.pieces, stream.log.full, stream.leading)
+        return KeptState(run.stream.resource, run.run_id, run.stream.leading)
 
     async def drain(self, timeout_s: float) -> None:
         """Wait up to ``timeout_s`` seconds for the responses to end. Release the rest to other processes, or

@@ -2,6 +2,7 @@
 
 A client never gets a mixture of two attempts. A client that has seen nothing of an answer continues with the
 next attempt. A client that has seen part of an earlier attempt gets an error that asks it to start over.
+A client whose events cannot be read any more gets the whole response in the last event.
 """
 
 import asyncio
@@ -12,18 +13,30 @@ from typing import Any, Final
 import orjson
 from msgspec.structs import replace
 
-from proxy.api.detached.background import PREFIX, BackgroundRun, BackgroundRuns
+from proxy.api.detached.background import PREFIX, BackgroundRuns
 from proxy.api.detached.background_stream import ENDED, LEADING
-from proxy.api.detached.kept_attempts import KeptAttempts, KeptState, attempt_of, first_number
+from proxy.api.detached.kept_states import (
+    LAST_NUMBER,
+    KeptState,
+    KeptStates,
+    attempt_of,
+    first_number,
+    log_name,
+)
+from proxy.api.detached.logs.event_log import EventLogs, LogGone
 from proxy.api.detached.messages import DIED, RESTARTED, after_effects
 from proxy.base.errors import RequestError
 from proxy.records.background import BackgroundRecord, BackgroundState, Lease
 from proxy.records.rows import ResponseRecord
 from proxy.store.base import Store
 from proxy.wires.responses.dialect import error_event
+from proxy.wires.stream.sse import encode_event
 
-_POLL_S: Final = 0.2
-_SILENT_S: Final = 5.0
+_LOOK_AGAIN_S: Final = 0.5
+"""Seconds between two looks at the record, if no log says how a response goes on."""
+_SILENT_S: Final = 2.0
+"""Seconds without an event after which the record is asked whether another process runs the response."""
+_UNSEEN_S: Final = 5.0
 """Seconds in which any process stores the end of a response."""
 _CANCELLED_S: Final = 3.0
 """Seconds that a cancellation waits for the process that runs the response."""
@@ -33,11 +46,14 @@ _LEADING: Final = tuple(f"event: {kind}\n".encode() for kind in LEADING)
 class BackgroundReader:
     """Reads the background responses of all processes. One per process."""
 
-    def __init__(self, runs: BackgroundRuns, store: Store, settle: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, runs: BackgroundRuns, store: Store, logs: EventLogs, settle: Callable[[], Awaitable[None]]
+    ) -> None:
         """Create the reader. ``settle`` ends or takes over the responses that no process runs."""
         self._runs = runs
         self._store = store
-        self._kept = KeptAttempts(store)
+        self._logs = logs
+        self._kept = KeptStates(store)
         self._settle = settle
 
     async def resource(self, response_id: str, caller: str) -> dict[str, Any] | None:
@@ -69,16 +85,16 @@ class BackgroundReader:
 
     async def _state_of(self, record: BackgroundRecord) -> KeptState | None:
         """Return the progress of the last attempt of a response."""
-        state = await self._kept.state(record.lease, record.caller)
+        state = await self._kept.find(record.lease, record.caller)
         if state is None:
             if record.state is BackgroundState.ENDED or record.attempt == 1:
                 return None
             # A process has claimed it, and stored nothing else yet.
-            before = await self._kept.state(Lease(record.id, record.attempt - 1), record.caller)
+            before = await self._kept.find(Lease(record.id, record.attempt - 1), record.caller)
             if before is None:
                 return None
             return KeptState(before.resource | {"status": "queued", "output": []}, record.run_id)
-        silent = self._store.now() - record.changed_at > _SILENT_S
+        silent = self._store.now() - record.changed_at > _UNSEEN_S
         if record.state is BackgroundState.ENDED and state.resource["status"] not in ENDED and silent:
             return replace(state, resource=await self._ended_unseen(record, state.resource))
         return state
@@ -112,32 +128,35 @@ class BackgroundReader:
         await self._settle()
         until = time.monotonic() + _CANCELLED_S
         while time.monotonic() < until and state is not None and state.resource["status"] not in ENDED:
-            await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(_LOOK_AGAIN_S)
             state = await self._state(response_id, caller)
         return None if state is None else state.resource
 
-    async def check_streamable(self, response_id: str, caller: str, after: int) -> None:
-        """Raise :class:`RequestError` (400) if the events after a number cannot be streamed.
+    async def can_stream(self, response_id: str, caller: str, after: int) -> bool:
+        """Return whether the events of a response can be streamed; else it has ended, and its answer is on
+        record.
 
-        Either there were too many to keep, or the client has events of an earlier attempt.
+        Raises :class:`RequestError` (400) if the client has events of an earlier attempt.
         """
-        state = await self._state(response_id, caller)
-        if state is None or state.full:
-            raise RequestError(
-                400,
-                "The response is too long to be streamed again. Retrieve it without stream.",
-                param="stream",
-            )
         record = await self._store.find_background(response_id, caller)
-        if record is not None and not await self._can_continue(record, after):
+        if record is None:
+            return False
+        if not await self._can_continue(record.lease, caller, after):
             raise _restarted()
-
-    async def _can_continue(self, record: BackgroundRecord, seen: int) -> bool:
-        """Return whether a client that has seen the events up to ``seen`` can continue with the last
-        attempt."""
-        if seen < 0 or attempt_of(seen) >= record.attempt:
+        if after >= 0 or record.state is not BackgroundState.ENDED:
             return True
-        earlier = await self._kept.state(Lease(record.id, attempt_of(seen)), record.caller)
+        try:
+            async with self._logs.reader(log_name(record.lease, caller)) as reader:
+                await reader.next(0.0)
+        except LogGone:
+            return await self._store.find_response(response_id, caller) is None
+        return True
+
+    async def _can_continue(self, lease: Lease, caller: str, seen: int) -> bool:
+        """Return whether a client that has seen the events up to ``seen`` can continue with an attempt."""
+        if seen < 0 or attempt_of(seen) >= lease.attempt:
+            return True
+        earlier = await self._kept.find(Lease(lease.response_id, attempt_of(seen)), caller)
         return earlier is not None and seen < first_number(attempt_of(seen)) + earlier.leading
 
     async def events(self, response_id: str, caller: str, after: int) -> AsyncIterator[bytes]:
@@ -147,61 +166,99 @@ class BackgroundReader:
         part of the answer was sent, those events are void; the stream then ends with an error event that says
         so.
         """
-        seen = after
-        if (run := self._runs.local_run(response_id, caller)) is not None:
-            async for number, event in self._events_here(run, after):
-                seen = max(seen, number)
+        follower = _Follower(after, self._runs.settings.keepalive_s)
+        while (lease := await self._lease(response_id, caller)) is not None:
+            if not await self._can_continue(lease, caller, follower.seen):
+                said = _restarted()
+                number = follower.seen + 1
+                yield error_event(said.message, type=said.type, code=said.code, sequence_number=number)
+                return
+            follower.begin(lease.attempt)
+            async for event in self._of_attempt(lease, caller, follower):
                 yield event
-            if run.is_here:
+            if follower.ended:
                 return
-        async for event in self._events_on_record(response_id, caller, seen):
-            yield event
-
-    async def _events_here(self, run: BackgroundRun, after: int) -> AsyncIterator[tuple[int, bytes]]:
-        """Yield the events of a run of this process with their numbers; a keep-alive has the number -1."""
-        log, place, silence_s = run.stream.log, 0, self._runs.settings.keepalive_s
-        after, leads = _start_after(after, run.lease.attempt)
-        while True:
-            for number, event in log.since(place):
-                place += 1
-                leads = leads and event.startswith(_LEADING)
-                if number > after and not leads:
-                    yield number, event
-            if log.ended or log.full:
+            # The log was broken off, or cannot be read: the record says how the response goes on.
+            resource = await self.resource(response_id, caller)
+            if resource is None:
                 return
-            await log.wait(place, silence_s)
-            if len(log.events) <= place and not log.ended:
-                yield -1, b""
-
-    async def _events_on_record(self, response_id: str, caller: str, seen: int) -> AsyncIterator[bytes]:
-        """Yield the events of a response as they appear on record, whichever process runs it."""
-        attempt, piece, leads, told = 0, 0, False, time.monotonic()
-        while (record := await self._store.find_background(response_id, caller)) is not None:
-            if record.attempt != attempt:
-                if not await self._can_continue(record, seen):
-                    said = _restarted()
-                    yield error_event(said.message, type=said.type, code=said.code, sequence_number=seen + 1)
-                    return
-                attempt, piece = record.attempt, 0
-                seen, leads = _start_after(seen, attempt)
-            state = await self._state_of(record)
-            while state is not None and piece < state.pieces:
-                found = await self._kept.events(record.lease, caller, piece)
-                if found is None:
-                    break
-                piece += 1
-                told = time.monotonic()
-                for number, event in found:
-                    leads = leads and event.startswith(_LEADING)
-                    if number > seen and not leads:
-                        seen = number
-                        yield event
-            if state is None or state.full or state.resource["status"] in ENDED:
+            if resource["status"] in ENDED:
+                if resource["status"] != "cancelled":
+                    yield _last_event(resource, first_number(lease.attempt) + LAST_NUMBER)
                 return
-            if time.monotonic() - told >= self._runs.settings.keepalive_s:
-                told = time.monotonic()
+            await asyncio.sleep(_LOOK_AGAIN_S)
+            if follower.is_silent():
                 yield b""
-            await asyncio.sleep(_POLL_S)
+
+    async def _lease(self, response_id: str, caller: str) -> Lease | None:
+        """Return the lease of the last attempt of a response."""
+        if (run := self._runs.local_run(response_id, caller)) is not None:
+            return run.lease
+        record = await self._store.find_background(response_id, caller)
+        return None if record is None else record.lease
+
+    async def _of_attempt(self, lease: Lease, caller: str, follower: "_Follower") -> AsyncIterator[bytes]:
+        """Yield the new events of an attempt until its log ends, or another attempt has begun."""
+        looked = time.monotonic()
+        async with self._logs.reader(log_name(lease, caller)) as reader:
+            while reader.end is None:
+                try:
+                    events = await reader.next(min(_SILENT_S, follower.keepalive_s))
+                except LogGone:
+                    return
+                for number, event in events:
+                    if follower.takes(number, event):
+                        yield event
+                if events:
+                    looked = time.monotonic()
+                elif reader.end is None:
+                    if follower.is_silent():
+                        yield b""
+                    if time.monotonic() - looked >= _SILENT_S:
+                        looked = time.monotonic()
+                        record = await self._store.find_background(lease.response_id, caller)
+                        if record is None or record.lease != lease or record.state is BackgroundState.ENDED:
+                            return
+            follower.ended = reader.end
+
+
+class _Follower:
+    """What a client of a stream has seen: the events up to the number ``seen``."""
+
+    def __init__(self, seen: int, keepalive_s: float) -> None:
+        self.seen = seen
+        self.keepalive_s = keepalive_s
+        self.ended = False
+        self._leads = False
+        self._told = time.monotonic()
+
+    def begin(self, attempt: int) -> None:
+        """Go on with an attempt. A client that has seen leading events of an earlier attempt does not get
+        them again; they contain nothing of the answer."""
+        if self.seen >= 0 and attempt_of(self.seen) < attempt:
+            self.seen, self._leads = first_number(attempt) - 1, True
+
+    def takes(self, number: int, event: bytes) -> bool:
+        """Return whether the client gets an event of the attempt."""
+        self._leads = self._leads and event.startswith(_LEADING)
+        if number <= self.seen or self._leads:
+            return False
+        self.seen, self._told = number, time.monotonic()
+        return True
+
+    def is_silent(self) -> bool:
+        """Return whether the client should get a comment, because it got nothing for a while."""
+        if time.monotonic() - self._told < self.keepalive_s:
+            return False
+        self._told = time.monotonic()
+        return True
+
+
+def _last_event(resource: dict[str, Any], number: int) -> bytes:
+    """Return the last event of a response that has ended."""
+    kind = f"response.{resource['status']}"
+    event = {"type": kind, "sequence_number": number, "response": resource}
+    return encode_event(orjson.dumps(event), kind.encode())
 
 
 def _answer(kept: ResponseRecord, resource: dict[str, Any]) -> dict[str, Any]:
@@ -213,12 +270,3 @@ def _answer(kept: ResponseRecord, resource: dict[str, Any]) -> dict[str, Any]:
 def _restarted() -> RequestError:
     """Return the error for a client whose events are void."""
     return RequestError(400, RESTARTED, param="starting_after", code="response_restarted")
-
-
-def _start_after(seen: int, attempt: int) -> tuple[int, bool]:
-    """Return the number after which a client's events begin, and whether to skip the leading events.
-
-    The client skips them if it has seen those of an earlier attempt; they contain nothing of the answer.
-    """
-    leads = seen >= 0 and attempt_of(seen) < attempt
-    return (first_number(attempt) - 1 if leads else seen), leads

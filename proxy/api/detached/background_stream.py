@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import orjson
 
-from proxy.api.detached.event_log import EventLog
+from proxy.api.detached.logs.event_log import EventLog
 from proxy.http.headers import Headers
 from proxy.http.rules import media_type
 from proxy.relay.base import ClientStream, NoClientStream
@@ -47,12 +47,12 @@ _BROKEN: Final = {"code": "server_error", "message": "The response ended before 
 class BackgroundStream(NoClientStream):
     """A :class:`~proxy.relay.base.ClientStream` without a client: it collects the response.
 
-    The last event waits for :meth:`finish`: before that, the answer is not on record, so a client that has
-    seen the end could not find the response.
+    The last event waits for :meth:`close`: before that, the end is not on record, so a client that has seen
+    it could not find the response.
 
-    ``resource`` is the response so far, with an ``id`` that the proxy made. ``changed`` is called when there
-    is something new to store. Event numbers begin at ``first_number``; the first ``leading`` events contain
-    nothing of the answer.
+    ``resource`` is the response so far, with an ``id`` that the proxy made. ``changed`` is called when
+    ``resource`` changes. ``log`` gets the events; their numbers begin at ``first_number``. The first
+    ``leading`` events contain nothing of the answer.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class BackgroundStream(NoClientStream):
         self._error: Any = None
         self._end: tuple[dict[str, Any], int, bytes] | None = None
         """The whole response, and its last event with its number, before :meth:`finish`."""
+        self._last: tuple[int, bytes] | None = None
         self._status = 0
         self._next = first_number
 
@@ -102,9 +103,14 @@ class BackgroundStream(NoClientStream):
             self.fail(self._error or _error_in(bytes(self._body)) or _unreadable(self._status))
             return
         self.resource, number, event = self._end
-        self.log.put(number, event)
-        self.log.end()
+        self._last = number, event
         self._changed()
+
+    def close(self) -> None:
+        """Write the last event of a response that has ended, and close the log."""
+        if self._last is not None:
+            self.log.put(*self._last)
+        self.log.close()
 
     def abort(self) -> None:
         self._end = None
@@ -117,13 +123,14 @@ class BackgroundStream(NoClientStream):
         said = error if isinstance(error, dict) else _BROKEN
         code, message = said.get("code") or "server_error", said.get("message") or _BROKEN["message"]
         self.resource |= {"status": "failed", "error": {"code": str(code), "message": str(message)}}
-        self._tell("response.failed")
+        event = {"type": "response.failed", "sequence_number": self._next, "response": self.resource}
+        self._last = self._next, encode_event(orjson.dumps(event), b"response.failed")
+        self._changed()
 
     def cancel(self) -> None:
         """End the response as cancelled, with its output so far, unless it has ended."""
         if not self.ended:
             self.resource["status"] = "cancelled"
-            self.log.end()
             self._changed()
 
     def release(self) -> None:
@@ -131,15 +138,7 @@ class BackgroundStream(NoClientStream):
         far."""
         if not self.ended:
             self.resource |= {"status": "queued", "output": [], "usage": None}
-            self.log.end()
             self._changed()
-
-    def _tell(self, kind: str) -> None:
-        """Add the last event, of type ``kind``."""
-        event = {"type": kind, "sequence_number": self._next, "response": self.resource}
-        self.log.put(self._next, encode_event(orjson.dumps(event), kind.encode()))
-        self.log.end()
-        self._changed()
 
     def _take(self, event: SSEEvent) -> None:
         if not event.data or event.is_end_mark or self.ended:
@@ -159,6 +158,7 @@ class BackgroundStream(NoClientStream):
         if kind == "response.output_item.done":
             self._output.append(payload.get("item"))
             self.resource["output"] = [*self._output]
+            self._changed()
         resource = self.resource
         if isinstance(response, dict):
             # The client got the proxy's id and time before the upstream sent its own.
@@ -178,9 +178,10 @@ class BackgroundStream(NoClientStream):
         if is_end:
             self._end = resource, number, raw
             return
-        self.resource = resource
+        if resource is not self.resource:
+            self.resource = resource
+            self._changed()
         self.log.put(number, raw)
-        self._changed()
 
 
 def _unreadable(status: int) -> dict[str, str]:

@@ -1,18 +1,20 @@
 """Resume streams: a run continues for a while without its client, and the client can come back.
 
-This process keeps the bytes that a run sends. A client that sends the request again with the run's id gets
-these bytes, and then the rest of the stream.
+The bytes that a run sends go to a log as well. A client that sends the request again with the run's id gets
+the bytes of the log, at any worker of any host if the logs are shared, and then the rest of the stream.
 """
 
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+import orjson
 from msgspec import Struct
 from multidict import istr
 
+from proxy.api.detached.logs.event_log import Event, EventLog, EventLogs, LogGone, LogReader
 from proxy.base.errors import RequestError
 from proxy.http.headers import Headers
 from proxy.http.own_headers import RESUME
@@ -20,14 +22,21 @@ from proxy.http.secrets import Secrets
 from proxy.relay.base import ClientStream
 from proxy.relay.starting.runs import StartedRun
 from proxy.server.messages.heads.head import Head
+from proxy.store.base import Store
 
 __all__ = ["RESUME", "KeptStream", "ResumableRuns", "not_resumable", "resume_of", "same_request"]
 
 _RESUME: Final = istr(RESUME)
 _MAX_BYTES: Final = 8 << 20
-_MAX_TOTAL: Final = 64 << 20
-"""The largest number of bytes to keep of one run, and of all runs of this process; a larger run cannot be
-resumed."""
+"""The largest number of bytes to keep of one run; a larger run cannot be resumed."""
+_FOLLOWED_S: Final = 1.0
+"""Seconds after which a run that waits for a slow client looks whether the client has come back."""
+_BEGINS_S: Final = 0.5
+"""Seconds within which a log has its first event."""
+_WAIT_S: Final = 5.0
+"""Seconds for which a reader waits for events at a time."""
+_REQUEST, _HEAD, _DATA = range(3)
+"""What an event of the log holds: the digest of the request, status and headers, or bytes of the body."""
 
 
 def resume_of(head: Head) -> str:
@@ -45,42 +54,28 @@ def not_resumable(status: int, message: str) -> RequestError:
     return RequestError(status, message, param=RESUME, code="run_not_resumable")
 
 
-class _Room:
-    """The number of bytes that all runs of this process keep together."""
-
-    def __init__(self) -> None:
-        self.used = 0
-
-
 class KeptStream:
-    """A :class:`~proxy.relay.base.ClientStream` that keeps the bytes it sends, with or without a client.
+    """A :class:`~proxy.relay.base.ClientStream` that writes to a log what it sends, with or without a client.
 
-    ``lost`` is true once there were too many bytes to keep. The run then ends when its client leaves, like
-    any other run.
+    ``client`` is the one that began the run, until it leaves. ``lost`` is true once there were too many bytes
+    to keep. The run then ends when its client leaves, like any other run.
     """
 
-    def __init__(self, room: _Room) -> None:
-        self._room = room
+    def __init__(
+        self, client: ClientStream, log: EventLog, is_followed: Callable[[], Awaitable[bool]]
+    ) -> None:
+        """``is_followed`` returns whether another connection reads the log."""
+        self.client: ClientStream | None = client
+        self.log = log
+        self._is_followed = is_followed
         self._extra_headers: dict[str, str] = {}
         self._secrets: Secrets | None = None
-        self._head: tuple[int, Headers] | None = None
-        self._pieces: list[bytes] = []
-        self._size = 0
-        self.client: ClientStream | None = None
-        self._catching_up: ClientStream | None = None
-        """The newest client, while it receives the bytes that were sent before it connected."""
+        self.started = False
         self.stopped_by_server = False
-        self.lost = False
-        self.ended = self.broken = False
 
     @property
-    def started(self) -> bool:
-        return self._head is not None
-
-    @property
-    def alone(self) -> bool:
-        """Whether no client receives the stream."""
-        return self.client is None and self._catching_up is None
+    def lost(self) -> bool:
+        return self.log.full
 
     @property
     def origin(self) -> str:
@@ -97,7 +92,8 @@ class KeptStream:
             self.client.set_header(name, value)
 
     def start(self, status: int, headers: Headers) -> None:
-        self._head = (status, headers)
+        self.started = True
+        self.log.put(_HEAD, orjson.dumps([status, list(headers), self._extra_headers]))
         if self.client is not None:
             self.client.start(status, headers)
 
@@ -106,10 +102,9 @@ class KeptStream:
             self.client.flush()
 
     def push(self, data: bytes, last: bool = False) -> Awaitable[None] | None:
-        self._keep(data)
+        self.log.put(_DATA, data if self._secrets is None else self._secrets.blanked(data))
         if (client := self.client) is None:
-            if self.lost:
-                raise ConnectionResetError("the client has gone, and the run was too long to be resumed")
+            self._check()
             return None
         try:
             wait = client.push(data, last)
@@ -119,10 +114,19 @@ class KeptStream:
         return None if wait is None else self._sent(client, wait)
 
     async def _sent(self, client: ClientStream, wait: Awaitable[None]) -> None:
+        """Wait for a client that does not read, unless it has come back over another connection."""
+        waiting = asyncio.ensure_future(wait)
         try:
-            await wait
+            while not (await asyncio.wait({waiting}, timeout=_FOLLOWED_S))[0]:
+                if await self._is_followed():
+                    client.abort()
+                    self._drop_client(client)
+                    return
+            waiting.result()
         except ConnectionError:
             self._drop_client(client)
+        finally:
+            waiting.cancel()
 
     async def write(self, data: bytes) -> None:
         if (wait := self.push(data)) is not None:
@@ -132,102 +136,45 @@ class KeptStream:
         return None if self.client is None else self.client.before_finish()
 
     def finish(self) -> None:
-        self.ended = True
+        self.log.close()
         if self.client is not None:
             with contextlib.suppress(ConnectionError):
                 self.client.finish()
 
     def abort(self) -> None:
-        self.ended = self.broken = True
+        self.log.close(ended=False)
         if self.client is not None:
             self.client.abort()
-
-    def _keep(self, data: bytes) -> None:
-        if self.lost:
-            return
-        self._pieces.append(data)
-        self._size += len(data)
-        self._room.used += len(data)
-        if self._size > _MAX_BYTES or self._room.used > _MAX_TOTAL:
-            self.forget()
-
-    def forget(self) -> None:
-        """Drop the kept bytes; the run can no longer be resumed."""
-        self.lost = True
-        self._room.used -= self._size
-        self._size = 0
-        self._pieces.clear()
 
     def _drop_client(self, client: ClientStream) -> None:
         if self.client is client:
             self.client = None
+        self._check()
+
+    def _check(self) -> None:
         if self.lost:
             raise ConnectionResetError("the client has gone, and the run was too long to be resumed")
 
-    async def replay(self, client: ClientStream) -> None:
-        """Send a client all bytes so far, and then connect it to the rest of the stream.
-
-        A run has one client at a time, the newest. The connection of the previous client may be dead, so it
-        is closed. Raises ``ConnectionError`` if the client leaves, if a newer client connects, or if the run
-        becomes too long to be resumed.
-        """
-        for before in (self.client, self._catching_up):
-            if before is not None:
-                before.abort()
-        self.client, self._catching_up = None, client
-        try:
-            await self._catch_up(client)
-        finally:
-            if self._catching_up is client:
-                self._catching_up = None
-        if self.broken:
-            client.abort()
-        elif self.ended:
-            client.finish()
-        else:
-            client.flush()
-            self.client = client
-
-    async def _catch_up(self, client: ClientStream) -> None:
-        """Send a client the kept bytes; raises as :meth:`replay` does."""
-        client.blank_out(self._secrets)
-        for name, value in self._extra_headers.items():
-            client.set_header(name, value)
-        place = 0
-        if self._head is not None:
-            client.start(*self._head)
-        while place < len(self._pieces):
-            wait = client.push(self._pieces[place])
-            place += 1
-            if wait is None:
-                continue
-            await wait
-            if self._catching_up is not client:
-                raise ConnectionResetError("another connection has resumed the run")
-            if self.lost:
-                # Without the dropped bytes the stream has a gap, and would look complete.
-                client.abort()
-                raise ConnectionResetError("the run was too long to be resumed")
-
 
 class _Run(Struct, eq=False):
-    """A run that its caller can resume with the same request."""
+    """A run of this process that continues without its client."""
 
-    caller: str
-    request: bytes
+    name: str
     stream: KeptStream
     task: asyncio.Task[None]
     timer: asyncio.TimerHandle | None = None
+    leaving: asyncio.Task[None] | None = None
 
 
 class ResumableRuns:
-    """The runs of this process that can be resumed. One per process."""
+    """The runs that can be resumed. One per process."""
 
-    def __init__(self, keep_s: float) -> None:
+    def __init__(self, logs: EventLogs, store: Store, keep_s: float) -> None:
         """Create the registry. ``keep_s``: seconds that a run continues without a client, and is kept after
         its end."""
+        self._logs = logs
+        self._store = store
         self._keep_s = keep_s
-        self._room = _Room()
         self._runs: dict[str, _Run] = {}
 
     def check(self) -> None:
@@ -239,72 +186,36 @@ class ResumableRuns:
                 param=RESUME,
             )
 
-    def keep(self, client: ClientStream) -> KeptStream:
-        """Return a stream to a client, which may leave and come back."""
-        stream = KeptStream(self._room)
-        stream.client = client
-        return stream
+    def keep(self, client: ClientStream, run_id: str, caller: str, request: bytes) -> KeptStream:
+        """Return a stream to a client, which may leave and come back; ``request`` is its
+        :func:`same_request`."""
+        name = _log_name(run_id, caller)
+        log = self._logs.open(name, keep_s=self._keep_s, max_bytes=_MAX_BYTES)
+        log.put(_REQUEST, request)
+        return KeptStream(client, log, lambda: self._logs.is_read(name))
 
-    async def serve(self, started: StartedRun, stream: KeptStream, request: bytes) -> None:
-        """Serve a run whose output goes to a stream of :meth:`keep`; ``request`` is its :func:`same_request`.
+    async def serve(self, started: StartedRun, stream: KeptStream) -> None:
+        """Serve a run whose output goes to a stream of :meth:`keep`.
 
-        Raises what the run raises, and ``ConnectionError`` if the client has left or another connection took
-        over the run.
+        Raises what the run raises, and ``ConnectionError`` if the client has left.
         """
         identity, client = started.job.identity, stream.client
+        name = _log_name(identity.run_id, identity.caller)
         task = asyncio.get_running_loop().create_task(started.serve())
-        run = self._runs[identity.run_id] = _Run(identity.caller, request, stream, task)
-        task.add_done_callback(lambda _: self._expire(identity.run_id, run))
+        run = self._runs[name] = _Run(name, stream, task)
+        task.add_done_callback(lambda _: self._ended(run))
         if client is not None:
-            await self._accompany(identity.run_id, run, client)
+            await self._accompany(run, client)
 
-    def has(self, run_id: str, caller: str) -> bool:
-        """Return whether this process has this run of the caller, and it can be resumed."""
-        return self._of(run_id, caller) is not None
-
-    def _of(self, run_id: str, caller: str) -> _Run | None:
-        run = self._runs.get(run_id)
-        return None if run is None or run.caller != caller or run.stream.lost else run
-
-    async def resume(self, run_id: str, caller: str, request: bytes, client: ClientStream) -> None:
-        """Send a client the bytes of a run from the first to the last.
-
-        Raises :class:`RequestError`: 404 if this process has no such run of the caller, 400 if
-        the request is not the one that started the run.
-        """
-        run = self._of(run_id, caller)
-        if run is None:
-            raise not_resumable(
-                404,
-                "No run with this id can be resumed here: it ended too long ago, was too large to keep, was "
-                "lost when its process ended, or another host has it. Send the request again with "
-                "x-toolrelay-resume: on.",
-            )
-        if run.request != request:
-            raise not_resumable(
-                400, "The request differs from the one that the run answers. Send the same path and body."
-            )
-        if run.timer is not None and not run.task.done():
-            run.timer.cancel()
-            run.timer = None
-        try:
-            await run.stream.replay(client)
-        except BaseException:  # The client left during the replay: the run has none now.
-            self._leave(run_id, run)
-            raise
-        if not run.stream.ended:
-            await self._accompany(run_id, run, client)
-
-    async def _accompany(self, run_id: str, run: _Run, client: ClientStream) -> None:
-        """Wait until a run ends, on behalf of one of its clients."""
+    async def _accompany(self, run: _Run, client: ClientStream) -> None:
+        """Wait until a run ends, on behalf of the client that began it."""
         try:
             await asyncio.wait({run.task})
         except asyncio.CancelledError:
             if not client.stopped_by_server:
-                if run.stream.client is client:
-                    run.stream.client = None
                 # The run may have noticed the closed connection first, and dropped the client.
-                self._leave(run_id, run)
+                run.stream.client = None
+                self._leave(run)
                 raise
             # The server stops: the run sends its client an error.
             run.stream.stopped_by_server = True
@@ -317,38 +228,120 @@ class ResumableRuns:
         if run.stream.client is not client:
             raise ConnectionResetError("the client has left its run")
 
-    def _leave(self, run_id: str, run: _Run) -> None:
-        """End a run without a client after ``keep_s`` seconds, unless a client comes back."""
-        if run.task.done() or not run.stream.alone:
+    def _leave(self, run: _Run) -> None:
+        """End a run without a client after ``keep_s`` seconds, unless somebody reads it then."""
+        if run.task.done():
             return
         if run.stream.lost:
             run.task.cancel()
             return
+        loop = asyncio.get_running_loop()
+
+        def look() -> None:
+            run.leaving = loop.create_task(self._end_unread(run))
+
+        run.timer = loop.call_later(self._keep_s, look)
+
+    async def _end_unread(self, run: _Run) -> None:
+        if await self._logs.is_read(run.name):
+            self._leave(run)
+        else:
+            run.task.cancel()
+
+    def _ended(self, run: _Run) -> None:
+        """Let the log of a run end with it. A log without its end is dropped at once."""
+        self._runs.pop(run.name, None)
         if run.timer is not None:
             run.timer.cancel()
-        run.timer = asyncio.get_running_loop().call_later(self._keep_s, run.task.cancel)
+        if run.stream.log.end is None:
+            run.stream.log.forget()
 
-    def _expire(self, run_id: str, run: _Run) -> None:
-        """Keep an ended run for ``keep_s`` seconds, but drop it at once if its stream is incomplete."""
-        if run.timer is not None:
-            run.timer.cancel()
-        if not run.stream.ended:
-            self._drop(run_id)
-            return
-        run.timer = asyncio.get_running_loop().call_later(self._keep_s, self._drop, run_id)
+    async def resume(self, run_id: str, caller: str, request: bytes, client: ClientStream) -> None:
+        """Send a client the bytes of a run from the first to the last.
 
-    def _drop(self, run_id: str) -> None:
-        if (run := self._runs.pop(run_id, None)) is not None:
-            run.stream.forget()
+        Raises :class:`RequestError`: 404 if there is no log of such a run of the caller, 400 if the request
+        is not the one that started the run. Raises ``ConnectionError`` if the client leaves, or if the run
+        was broken off.
+        """
+        async with self._logs.reader(_log_name(run_id, caller)) as reader:
+            try:
+                events = await reader.next(_BEGINS_S)
+                if not events:
+                    raise LogGone
+                if events[0] != (_REQUEST, request):
+                    raise _another_request()
+                await _send(client, events[1:], reader)
+            except LogGone:
+                if not client.started:
+                    raise _unknown_run() from None
+                # Without the dropped bytes the stream has a gap, and would look complete.
+                client.abort()
+                raise ConnectionResetError("the run can no longer be resumed") from None
+        await _end(client, complete=reader.end is True)
+
+    async def was_interrupted(self, run_id: str, caller: str) -> bool:
+        """Return whether the process of a run of this caller died before the run had ended.
+
+        Raises :class:`~proxy.base.errors.StoreError` if the record cannot be read.
+        """
+        detail = await self._store.get_run(run_id)
+        return detail is not None and (detail.run.id, detail.run.caller, detail.run.status) == (
+            run_id,
+            caller,
+            "interrupted",
+        )
 
     async def drain(self, timeout_s: float) -> None:
-        """Cancel the runs that have not ended, and drop all runs."""
-        alone = [run.task for run in self._runs.values() if not run.task.done()]
-        for task in alone:
-            task.cancel()
+        """End the runs that have not ended; who reads them gets an error."""
+        alone = []
+        for run in self._runs.values():
+            run.stream.stopped_by_server = True
+            run.task.cancel()
+            alone.append(run.task)
         if alone:
             await asyncio.wait(alone, timeout=max(timeout_s, 1.0))
-        for run_id in list(self._runs):
-            if (timer := self._runs[run_id].timer) is not None:
-                timer.cancel()
-            self._drop(run_id)
+
+
+async def _send(client: ClientStream, events: Sequence[Event], reader: LogReader) -> None:
+    """Send a client what a log holds, up to its end."""
+    while True:
+        for kind, body in events:
+            if kind == _HEAD:
+                status, headers, extra = orjson.loads(body)
+                for name, value in extra.items():
+                    client.set_header(name, value)
+                client.start(status, [(name, value) for name, value in headers])
+            else:
+                await client.write(body)
+        client.flush()
+        if reader.end is not None:
+            return
+        events = await reader.next(_WAIT_S)
+
+
+async def _end(client: ClientStream, *, complete: bool) -> None:
+    if not complete or not client.started:
+        client.abort()
+        raise ConnectionResetError("the run was broken off")
+    if (wait := client.before_finish()) is not None:
+        await wait
+    client.finish()
+
+
+def _another_request() -> RequestError:
+    return not_resumable(
+        400, "The request differs from the one that the run answers. Send the same path and body."
+    )
+
+
+def _unknown_run() -> RequestError:
+    return not_resumable(
+        404,
+        "No run with this id can be resumed here: it ended too long ago, was too large to keep, was lost "
+        "when its process ended, or another process has it that shares no Redis with this one. Send the "
+        "request again with x-toolrelay-resume: on.",
+    )
+
+
+def _log_name(run_id: str, caller: str) -> str:
+    return f"{run_id} {caller}"

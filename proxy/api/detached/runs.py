@@ -4,7 +4,7 @@ from msgspec import Struct
 
 from proxy.api.detached.background import BackgroundRuns
 from proxy.api.detached.background_reader import BackgroundReader
-from proxy.api.detached.shared_resumable import SharedResumableRuns
+from proxy.api.detached.resumable import ResumableRuns
 from proxy.server.auth.tickets import Tickets
 
 
@@ -14,5 +14,5 @@ class DetachedRuns(Struct, frozen=True):
 
     background: BackgroundRuns
     reader: BackgroundReader
-    resumable: SharedResumableRuns
+    resumable: ResumableRuns
     tickets: Tickets

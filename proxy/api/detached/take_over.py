@@ -3,20 +3,19 @@
 A response is run again only if no call with an effect had started, its caller would still be admitted, and
 its time limit has not passed. Each process looks for such responses; the record gives each response to only
 one of them. A request that kills its process could kill all processes, so it is run again at most twice
-after a death, with a growing delay.
+after a death.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Final, NoReturn
 
-import orjson
 import structlog
 from msgspec.structs import replace
 
 from proxy.api.detached.background import BackgroundRuns
 from proxy.api.detached.background_stream import ENDED
-from proxy.api.detached.kept_attempts import LAST_NUMBER, KeptAttempts, KeptState, first_number
+from proxy.api.detached.kept_states import KeptState, KeptStates
 from proxy.api.detached.messages import DIED, STOPPED, TOO_LONG, after_effects, failure, too_many_deaths
 from proxy.api.detached.stored_request import StoredRequest, read_request
 from proxy.base.errors import RequestError, StoreError
@@ -25,7 +24,6 @@ from proxy.records.background import BackgroundRecord, BackgroundState
 from proxy.relay.ask import Ask
 from proxy.store.base import Store
 from proxy.wires.responses.resource import queued
-from proxy.wires.stream.sse import encode_event
 
 AskAgain = Callable[[StoredRequest], Awaitable[Ask]]
 """Turns a stored request into what its caller would ask now, under the id of a new run.
@@ -37,9 +35,9 @@ OnTakeOver = Callable[[str], None]
 """Called with the outcome of each response that no process ran: ``taken_over``, ``failed`` or
 ``cancelled``."""
 
-_LOOK_EVERY_S: Final = 2.0
-_AFTER_DEATH_S: Final[Sequence[float]] = (1.0, 15.0)
-"""Seconds to wait after each death before a response is run again."""
+_LOOK_EVERY_S: Final = 1.0
+_MOST_DEATHS: Final = 2
+"""After so many deaths a response is still run again."""
 _LATER: Final = (429, 503)
 _LEAST_S: Final = 1.0
 """The shortest time left, in seconds, that is worth another attempt."""
@@ -59,7 +57,7 @@ class TakeOver:
         """Create the search. ``is_leaving`` returns whether this process is about to end."""
         self._runs = runs
         self._store = store
-        self._kept = KeptAttempts(store)
+        self._kept = KeptStates(store)
         self._ask_again = ask_again
         self._on_outcome = on_outcome
         self._is_leaving = is_leaving
@@ -111,12 +109,9 @@ class TakeOver:
         if left_s < _LEAST_S:
             await self._fail(record, TOO_LONG)
             return
-        if record.state is BackgroundState.RUNNING:
-            if record.deaths >= len(_AFTER_DEATH_S):
-                await self._fail(record, too_many_deaths(record.deaths + 1))
-                return
-            if self._store.now() < (record.orphaned_at or 0.0) + _AFTER_DEATH_S[record.deaths]:
-                return
+        if record.state is BackgroundState.RUNNING and record.deaths >= _MOST_DEATHS:
+            await self._fail(record, too_many_deaths(record.deaths + 1))
+            return
         if self._runs.has_room(record.caller):
             await self._run_again(record, left_s)
 
@@ -146,7 +141,7 @@ class TakeOver:
         claimed = replace(record, run_id=run_id, attempt=record.attempt + 1, state=BackgroundState.RUNNING)
         claimed = replace(claimed, orphaned_at=None)
         resource = queued(record.id, ask.body.payload, record.asked_at)
-        self._kept.put_state(claimed.lease, record.caller, KeptState(resource, run_id))
+        self._kept.put(claimed.lease, record.caller, KeptState(resource, run_id))
         try:
             await self._runs.run_again(ask, claimed, left_s, takes_over=record.run_id)
         except RequestError as error:
@@ -172,23 +167,12 @@ class TakeOver:
         """End a response on behalf of its last process."""
         if not await self._store.end_background(record.lease):
             return
-        state = await self._kept.state(record.lease, record.caller)
+        state = await self._kept.find(record.lease, record.caller)
         if state is None:
             state = KeptState(queued(record.id, {}, record.asked_at), record.run_id)
         if state.resource["status"] not in ENDED:
             resource = state.resource | {"status": status, "error": error}
-            pieces = state.pieces
-            if error is not None:
-                number = first_number(record.attempt) + LAST_NUMBER
-                event = {"type": "response.failed", "sequence_number": number, "response": resource}
-                told = encode_event(orjson.dumps(event), b"response.failed")
-                self._kept.put_events(record.lease, record.caller, record.run_id, pieces, [(number, told)])
-                pieces += 1
-            self._kept.put_state(
-                record.lease,
-                record.caller,
-                KeptState(resource, record.run_id, pieces, state.full, state.leading),
-            )
+            self._kept.put(record.lease, record.caller, replace(state, resource=resource))
         self._report(status, record, reason="" if error is None else error["message"])
 
     def _report(self, outcome: str, record: BackgroundRecord, **facts: object) -> None:

@@ -20,6 +20,7 @@ from proxy.api.generate.request_options import decisions_of, request_options_of
 from proxy.api.generate.request_reader import RequestReader
 from proxy.api.pipeline import EndpointHandler
 from proxy.api.routes import check_query, routes_of_model
+from proxy.base.errors import RequestError
 from proxy.http.own_headers import RUN
 from proxy.records.ids import row_ids
 from proxy.relay.approvals.answering import take_answers
@@ -224,8 +225,13 @@ class Generate:
         if (run_id := context.request.head[resume_of]) != "on":
             context.facts.run_id = run_id[:100]
             client = self._clients.open(context, caller)
-            await resumable.resume(run_id, caller, request, client)
-            return client.response
+            try:
+                await resumable.resume(run_id, caller, request, client)
+                return client.response
+            except RequestError as error:
+                if error.status != 404 or not await resumable.was_interrupted(run_id, caller):
+                    raise
+            # Its process died. A new run of the same request repeats no effect.
         return await self._run(context, ask, request=request)
 
     async def _run(
@@ -245,7 +251,9 @@ class Generate:
             client = self._clients.open(context, job.identity.caller)
             stream: ClientStream = client
             if request:
-                stream = kept = self._resumable.keep(client)
+                stream = kept = self._resumable.keep(
+                    client, job.identity.run_id, job.identity.caller, request
+                )
             stream.set_header(RUN, job.identity.run_id)
             return self._clients.with_listener(stream, context.target.endpoint.path, ask.body.raw)
 
@@ -253,7 +261,7 @@ class Generate:
         if kept is None:
             await run.serve()
         else:
-            await self._resumable.serve(run, kept, request)
+            await self._resumable.serve(run, kept)
         if client is None or not client.started:
             raise ConnectionResetError("the client left before its response began")
         return client.response

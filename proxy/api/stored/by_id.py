@@ -88,7 +88,8 @@ class StoredResponseHandler:
             return _json(resource)
         after = number_of(query, "starting_after")
         seen = -1 if after is None else after
-        await background.check_streamable(response_id, caller, seen)
+        if not await background.can_stream(response_id, caller, seen):
+            return None
         client = self._clients.open(context, caller)
         await send_events(client, background.events(response_id, caller, seen))
         return client.response

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from proxy.api.admin.approval_webhook import ApprovalWebhook
+from proxy.app.compose.upstreams import own_authorities
 from proxy.config.load import Config
 from proxy.net.aiohttp_resolver import AiohttpResolver
 from proxy.net.resolver import Resolver
@@ -14,6 +15,7 @@ from proxy.relay.memory.hidden.agent_turns import AgentTurns
 from proxy.store.base import Store
 from proxy.telemetry.approval_figures import ApprovalFigures
 from proxy.telemetry.metrics import Metrics
+from proxy.tools.access.addresses import WayOut
 from proxy.tools.access.egress import EgressPool
 from proxy.tools.access.hosts import host_entry
 from proxy.tools.running.runner import Runner
@@ -30,6 +32,7 @@ def make_webhook(config: Config) -> ApprovalWebhook | None:
         schemes=("https", "http") if networks else ("https",),
         retries=0,
         resolver=AiohttpResolver(Resolver("webhook")),
+        way=WayOut(config.network.rules(), tls=own_authorities(config.network)),
     )
     return ApprovalWebhook(
         settings.webhook,

@@ -5,12 +5,14 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from proxy.app.compose.upstreams import own_authorities
 from proxy.config.credentials import CredentialConfig, server_of
 from proxy.config.load import Config
 from proxy.net.aiohttp_resolver import AiohttpResolver
 from proxy.net.resolver import Resolver
 from proxy.records.rows import TokenVault
 from proxy.toolbox.web.engines import TOKEN_HEADERS
+from proxy.tools.access.addresses import WayOut
 from proxy.tools.access.credentials import Connection, CredentialBroker, StaticToken
 from proxy.tools.access.egress import EgressPool
 from proxy.tools.access.oauth_http import OAuthPools
@@ -49,10 +51,14 @@ def open_credentials(
 
 def oauth_pools(config: Config) -> OAuthPools:
     """Build the HTTP clients for authorization servers."""
+    network = config.network
+    tls = own_authorities(network)
     return OAuthPools(
         tools=config.tools.networks,
         servers=config.mcp.networks,
         resolver=lambda: AiohttpResolver(Resolver("oauth")),
+        tools_way=WayOut(network.rules(config.tools.proxy, "tools.proxy"), config.tools.proxy_resolves, tls),
+        servers_way=WayOut(network.rules(config.mcp.proxy, "mcp.proxy"), tls=tls),
     )
 
 

@@ -6,9 +6,9 @@ from msgspec import Struct
 
 from proxy.api.detached.background import BackgroundRuns, BackgroundSettings
 from proxy.api.detached.background_reader import BackgroundReader
+from proxy.api.detached.logs.event_log import EventLogs, LocalLogs
 from proxy.api.detached.resumable import ResumableRuns
 from proxy.api.detached.runs import DetachedRuns
-from proxy.api.detached.shared_resumable import SharedResumableRuns
 from proxy.api.detached.take_over import TakeOver
 from proxy.api.generate.counting import Counting
 from proxy.api.generate.forwarder import Forwarder, Passthrough
@@ -39,7 +39,6 @@ from proxy.server.auth.principals import Principals
 from proxy.server.auth.tickets import Tickets
 from proxy.server.connections.draining import Draining
 from proxy.server.messages.body import BodyBounds
-from proxy.server.peers import Peers
 from proxy.wires.dialect import Kind
 from proxy.wires.registry.wires import built_in_wires, completion_wires
 from proxy.wires.responses.body import upstream_ids
@@ -49,14 +48,13 @@ from proxy.wires.wire import Wire
 
 
 class HandlerDependencies(Struct, frozen=True):
-    """The other parts of the server that handlers need: upstreams, draining, the permissions and tickets of
-    callers, and the other processes of the port."""
+    """The other parts of the server that handlers need: upstreams, draining, and the permissions and tickets
+    of callers."""
 
     router: Router
     draining: Draining
     permissions: PermissionSets
     tickets: Tickets
-    peers: Peers
 
 
 def make_endpoint_handlers(
@@ -81,7 +79,9 @@ def make_endpoint_handlers(
     )
     forwarder = Forwarder(request_reader, clients, runs.prices, services.instruments.hooks, wires)
     passthrough = Passthrough(request_reader, forwarder, runs.prices)
-    detached = _detached_runs(services, dependencies, runs, wires["responses"], request_reader)
+    detached = _detached_runs(
+        services, dependencies, runs, wires["responses"], request_reader, _event_logs(config, item_keys)
+    )
     generate = Generate(
         {**wires, **completion_wires(item_keys)},
         runs,
@@ -124,12 +124,13 @@ def _detached_runs(
     runs: Runs,
     wire: Wire,
     request_reader: RequestReader,
+    logs: EventLogs,
 ) -> DetachedRuns:
     """Build the runs that continue without their clients, and the component that takes over runs of ended
     processes."""
     config, store, hooks = services.config, services.store, services.instruments.hooks
-    background = BackgroundRuns(runs, store, _background_settings(config), hooks.run_context)
-    resumable = SharedResumableRuns(ResumableRuns(config.tools.resume_s), dependencies.peers)
+    background = BackgroundRuns(runs, store, logs, _background_settings(config), hooks.run_context)
+    resumable = ResumableRuns(logs, store, config.tools.resume_s)
     others = tuple(dict.fromkeys(one.dialect.wire for one in built_in_wires().values()))
     ask_again = StoredAskBuilder(
         wire,
@@ -142,13 +143,22 @@ def _detached_runs(
     )
     take_over = TakeOver(background, store, ask_again, hooks.orphaned, lambda: dependencies.draining.closing)
     take_over.start()
-    services.detached.extend((take_over.stop, background.drain, resumable.drain))
+    services.detached.extend((take_over.stop, background.drain, resumable.drain, lambda _: logs.aclose()))
     return DetachedRuns(
         background,
-        BackgroundReader(background, store, take_over.settle_orphans),
+        BackgroundReader(background, store, logs, take_over.settle_orphans),
         resumable,
         dependencies.tickets,
     )
+
+
+def _event_logs(config: Config, item_keys: Sequence[bytes]) -> EventLogs:
+    """Open the logs of events: those of all processes if the limits are counted in Redis."""
+    if (url := config.limits.storage_url) == "memory://":
+        return LocalLogs()
+    from proxy.api.detached.logs.redis_logs import RedisLogs
+
+    return RedisLogs(url, item_keys)
 
 
 def _direct_calls(services: Services, given: Overrides, runs: Runs) -> DirectCalls:

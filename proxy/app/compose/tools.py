@@ -6,7 +6,7 @@ from pathlib import Path
 
 from proxy.app.compose.credentials import OpenCredentials, open_credentials
 from proxy.app.compose.overrides import Overrides
-from proxy.app.compose.upstreams import served
+from proxy.app.compose.upstreams import own_authorities, served
 from proxy.base.errors import Guard
 from proxy.base.events import GENERATE_IMAGE, RUN_PROGRAM
 from proxy.config.load import Config
@@ -24,6 +24,7 @@ from proxy.toolbox.images import image_provider
 from proxy.toolbox.run_program import run_program_tool
 from proxy.toolbox.weather import FORECAST_URL, GEOCODING_URL
 from proxy.toolbox.web.provider import web_provider
+from proxy.tools.access.addresses import WayOut
 from proxy.tools.access.call_prices import CallPrices
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.egress import EgressPool
@@ -170,6 +171,13 @@ def search_rules(config: Config) -> SearchRules:
     )
 
 
+def way_of_tools(config: Config) -> WayOut:
+    """Return how the requests of tools leave this network."""
+    tools = config.tools
+    rules = config.network.rules(tools.proxy, "tools.proxy")
+    return WayOut(rules, tools.proxy_resolves, own_authorities(config.network))
+
+
 def open_egress(config: Config) -> EgressPool:
     """Open the outgoing HTTP of tools. Its timeout is a little shorter than a tool's, so that a tool can
     still report it."""
@@ -180,6 +188,7 @@ def open_egress(config: Config) -> EgressPool:
         timeout_s=0.8 * config.tools.timeout_s,
         max_bytes=_MAX_ANSWER,
         resolver=AiohttpResolver(Resolver("tools")),
+        way=way_of_tools(config),
     )
 
 

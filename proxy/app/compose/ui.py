@@ -36,6 +36,7 @@ from proxy.ui.sessions import Sessions, UiSession, signing_key
 from proxy.ui.sign_in import SignIn
 from proxy.ui.static_files import StaticFiles
 from proxy.ui.surface import Ui, UiRoute
+from proxy.wires.registry.wires import built_in_wires
 
 
 def serves_ui(config: Config, authentication: Authentication) -> bool:
@@ -102,6 +103,7 @@ class WebUi:
             offer,
             _budgets(config),
             paths=services.paths,
+            codecs={name: wire.codec for name, wire in built_in_wires().items()},
             replay=replay,
             wire=capturing,
         )

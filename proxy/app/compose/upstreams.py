@@ -1,11 +1,15 @@
 """Opens the upstreams, and gives the router its data about each."""
 
+import ssl
 from pathlib import Path
 
 from proxy.app.compose.overrides import Overrides
 from proxy.base.errors import Guard
 from proxy.config.load import Config
+from proxy.config.sections.network import NetworkConfig, parsed_proxy
 from proxy.config.settings import UpstreamConfig
+from proxy.net.authorities import client_context
+from proxy.net.outgoing import HttpProxy
 from proxy.net.resolver import Resolver
 from proxy.relay.routing.breaker import Breaker
 from proxy.relay.routing.deadlines import Deadlines
@@ -31,13 +35,21 @@ def open_upstreams(
     forwards = config.auth.mode == "forward"
     for name, upstream in config.upstreams.items():
         with guard():
-            opened = wrap(_upstream(name, upstream, names, given.endpoints, forwards=forwards))
+            opened = wrap(
+                _upstream(name, upstream, names, given.endpoints, config.network, forwards=forwards)
+            )
             made[name] = instruments.hooks.upstream(opened)
     return made
 
 
 def _upstream(
-    name: str, config: UpstreamConfig, resolver: Resolver, endpoints: EndpointTable, *, forwards: bool
+    name: str,
+    config: UpstreamConfig,
+    resolver: Resolver,
+    endpoints: EndpointTable,
+    network: NetworkConfig,
+    *,
+    forwards: bool,
 ) -> Upstream:
     if config.base_url.startswith("replay:"):
         folder = config.base_url.removeprefix("replay:")
@@ -54,10 +66,40 @@ def _upstream(
         idle_timeout_s=config.idle_timeout_s,
         retries=config.retries,
         forward_authorization=forwards,
+        ssl_context=_tls(name, config, network.ca_file),
         resolver=resolver,
+        proxy=proxy_of(name, config, network),
         wires=config.wires,
         endpoints=endpoints,
     )
+
+
+def proxy_of(name: str, config: UpstreamConfig, network: NetworkConfig) -> HttpProxy | None:
+    """Return the proxy through which an upstream is reached: its own, or that of the network for its
+    address."""
+    if config.proxy:
+        return parsed_proxy(config.proxy, f"upstreams.{name}.proxy")
+    return network.rules().proxy_for(*config.origin)
+
+
+def own_authorities(network: NetworkConfig) -> ssl.SSLContext | None:
+    """Return the context of clients that trust ``network.ca_file``, too; ``None`` if it is not set."""
+    return client_context((("network.ca_file", network.ca_file),)) if network.ca_file else None
+
+
+def _tls(name: str, config: UpstreamConfig, general: str) -> ssl.SSLContext | None:
+    """Return how an upstream is known and knows this client; ``None`` if nothing is set for it."""
+    where = f"upstreams.{name}"
+    named = (("network.ca_file", general), (f"{where}.ca_file", config.ca_file))
+    authorities = tuple((setting, path) for setting, path in named if path)
+    certificate = None
+    if config.client_cert:
+        certificate = (f"{where}.client_cert", config.client_cert, config.client_key)
+    if config.origin[0] != "https" or not (authorities or certificate):
+        return None
+    context = client_context(authorities, certificate)
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
 def served(settings: Config, name: str, upstream: Upstream) -> ServedUpstream:

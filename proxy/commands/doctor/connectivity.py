@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from proxy.app.compose.upstreams import proxy_of
 from proxy.commands.common import say_error
 from proxy.commands.doctor.probing.probe import lacks_v1, lists_of, v1_fault
 from proxy.config.load import Config
@@ -22,9 +23,16 @@ _PORTS = {"http": 80, "https": 443, **dict.fromkeys(("redis", "rediss", "valkey"
 
 
 def places_of(config: Config) -> dict[str, str]:
-    """Return the servers that a configuration names, by setting: the upstreams, and the storage of limits."""
-    upstreams = {f"upstreams.{name}": upstream.base_url for name, upstream in config.upstreams.items()}
-    return {**upstreams, "limits.storage": config.limits.storage_url}
+    """Return the servers that a configuration names, by setting: the upstreams or the proxies on the way to
+    them, and the storage of limits."""
+    places: dict[str, str] = {}
+    for name, upstream in config.upstreams.items():
+        proxy = proxy_of(name, upstream, config.network)
+        if proxy is None:
+            places[f"upstreams.{name}"] = upstream.base_url
+        else:
+            places[f"the proxy of {proxy.setting}"] = proxy.url
+    return {**places, "limits.storage": config.limits.storage_url}
 
 
 async def find_unreachable(places: dict[str, str]) -> list[str]:

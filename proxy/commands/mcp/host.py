@@ -23,7 +23,8 @@ def mcp_settings(config: Config) -> bytes:
         raise ConfigError(
             "mcp.servers", "MCP servers need a library that is not installed", how_to_install("mcp")
         )
-    return orjson.dumps(config.mcp.host_settings().written())
+    rules = config.network.rules(config.mcp.proxy, "mcp.proxy")
+    return orjson.dumps(config.mcp.host_settings(rules, config.network.ca_file).written())
 
 
 @asynccontextmanager

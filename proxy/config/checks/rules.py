@@ -14,12 +14,14 @@ from proxy.config.credentials import CredentialConfig, find_credential_conflicts
 from proxy.config.mcp.servers import find_mcp_conflicts, resolve_mcp, resolve_mcp_paths
 from proxy.config.secret import Secret
 from proxy.config.sections.access import ApprovalsConfig, KeyConfig
+from proxy.config.sections.network import ProxySettings
 from proxy.config.settings import DEFAULT_KEY, Config, UpstreamConfig
 
 _SHORTEST_KEY = 32
 _FEWEST_CHARACTERS = 8
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
 _SQLITE = "sqlite:///"
+_TLS_FILES = ("ca_file", "client_cert", "client_key")
 
 
 def find_conflicts(config: Config) -> Iterator[ConfigError]:
@@ -198,10 +200,15 @@ def resolve_paths(config: Config, folder: Path) -> Config:
         replay = upstream.base_url.removeprefix("replay:")
         if upstream.base_url.startswith("replay:") and replay:
             upstream = upstream.model_copy(update={"base_url": f"replay:{absolute(replay)}"})
+        files = {key: absolute(getattr(upstream, key)) for key in _TLS_FILES if getattr(upstream, key)}
+        upstream = upstream.model_copy(update=files)
         upstreams[name] = upstream
     tools = config.tools.model_copy(update={"modules": modules})
     mcp = resolve_mcp_paths(config.mcp, folder)
-    return config.model_copy(update={"store": store, "tools": tools, "upstreams": upstreams, "mcp": mcp})
+    ca_file = absolute(config.network.ca_file) if config.network.ca_file else ""
+    network = config.network.model_copy(update={"ca_file": ca_file})
+    made = {"store": store, "tools": tools, "upstreams": upstreams, "mcp": mcp, "network": network}
+    return config.model_copy(update=made)
 
 
 def _is_path(module: str) -> bool:
@@ -226,18 +233,8 @@ def resolve_secrets(
                 faults.append(_with_ways_out(error, secret))
             return None
 
-    upstreams = {}
-    forwards = config.auth.mode == "forward"
-    for name, upstream in config.upstreams.items():
-        where = f"upstreams.{name}"
-        # If clients send their own key, the operator's must not replace it.
-        key = resolve(f"{where}.api_key", upstream.api_key) if upstream.api_key and not forwards else None
-        headers: dict[str, str | Secret] = {}
-        for header, value in upstream.headers.items():
-            resolved = resolve(f"{where}.headers.{header}", value) if isinstance(value, Secret) else value
-            if resolved is not None:
-                headers[header] = resolved
-        upstreams[name] = upstream.model_copy(update={"api_key": key, "headers": headers})
+    proxies = ProxySettings(resolve)
+    upstreams = _resolved_upstreams(config, resolve, proxies)
     credentials = _resolved_credentials(config, resolve)
     faults += _weak_keys(keys := _resolved_keys(config, resolve), upstreams)
     store = config.store
@@ -257,6 +254,10 @@ def resolve_secrets(
         limits = limits.model_copy(update={"storage": storage or "memory://"})
     mcp = resolve_mcp(config.mcp, resolve)
     approvals = _resolved_webhook(config.approvals, resolve)
+    network = proxies.network(config.network)
+    tools = config.tools.model_copy(update={"proxy": proxies.resolved(config.tools.proxy, "tools.proxy")})
+    mcp = mcp.model_copy(update={"proxy": proxies.resolved(mcp.proxy, "mcp.proxy")})
+    faults += proxies.faults
     if faults:
         return None, faults
     plain = {
@@ -265,8 +266,30 @@ def resolve_secrets(
         "credentials": credentials,
         "keys": keys,
         "approvals": approvals,
+        "network": network,
+        "tools": tools,
     }
     return config.model_copy(update={**plain, "store": store, "limits": limits}), []
+
+
+def _resolved_upstreams(
+    config: Config, resolve: Callable[[str, Secret], Secret | None], proxies: ProxySettings
+) -> dict[str, UpstreamConfig]:
+    """Return the upstreams with their secrets."""
+    upstreams = {}
+    forwards = config.auth.mode == "forward"
+    for name, upstream in config.upstreams.items():
+        where = f"upstreams.{name}"
+        # If clients send their own key, the operator's must not replace it.
+        key = resolve(f"{where}.api_key", upstream.api_key) if upstream.api_key and not forwards else None
+        headers: dict[str, str | Secret] = {}
+        for header, value in upstream.headers.items():
+            resolved = resolve(f"{where}.headers.{header}", value) if isinstance(value, Secret) else value
+            if resolved is not None:
+                headers[header] = resolved
+        proxy = proxies.resolved(upstream.proxy, f"{where}.proxy")
+        upstreams[name] = upstream.model_copy(update={"api_key": key, "headers": headers, "proxy": proxy})
+    return upstreams
 
 
 def _resolved_credentials(

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, PlainValidator, model_validator
 from proxy.base.errors import ConfigError
 from proxy.config.addresses import check_networks
 from proxy.config.secret import Secret
+from proxy.config.sections.network import ProxyAddress
 from proxy.config.types import (
     Patterns,
     Seconds,
@@ -20,6 +21,7 @@ from proxy.config.types import (
     read_header_value,
     setting_fault,
 )
+from proxy.net.outgoing import ProxyRules
 from proxy.records.rows import ToolEffect
 from proxy.tools.contract.spec import Redaction
 from proxy.tools.mcp.definitions import SERVER_NAME
@@ -161,6 +163,11 @@ class McpConfig(Section):
     networks: Annotated[Strings, AfterValidator(check_networks)] = Field(
         default=(), description="Address ranges that a server's url may use in addition to public addresses."
     )
+    proxy: ProxyAddress = Field(
+        default="",
+        description="Proxy for servers with a url, in place of those of network: http://HOST:PORT, env:NAME "
+        "or file:/path; direct for none.",
+    )
     pins: str = Field(
         default="",
         max_length=4096,
@@ -194,7 +201,7 @@ class McpConfig(Section):
         """Return the servers in the form of the tools package, with their secrets revealed."""
         return {name: _server(name, server) for name, server in self.servers.items()}
 
-    def host_settings(self) -> HostSettings:
+    def host_settings(self, proxies: ProxyRules, ca_file: str) -> HostSettings:
         """Return the settings for the process that connects to the servers."""
         return HostSettings(
             tuple(self.known().values()),
@@ -202,6 +209,8 @@ class McpConfig(Section):
             self.max_tools,
             self.networks,
             self.memory_bytes,
+            proxies=proxies,
+            ca_file=ca_file,
         )
 
 

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, PlainValidator, model_validator
 from proxy.config.addresses import check_base_url
 from proxy.config.per_model import ModelTable, ProfileConfig, TextCallForm
 from proxy.config.secret import Secret
+from proxy.config.sections.network import ProxyAddress
 from proxy.config.types import (
     OptionalSecret,
     Seconds,
@@ -112,6 +113,30 @@ class UpstreamConfig(Section):
         description="How the proxy continues a conversation on the Responses API: auto, chained or "
         "stateless.",
     )
+    proxy: ProxyAddress = Field(
+        default="",
+        description="Proxy through which the upstream is reached: http://HOST:PORT, or env:NAME or "
+        "file:/path for an address with a user name and password. Not set: the proxies of network. direct: "
+        "none.",
+    )
+    ca_file: str = Field(
+        default="",
+        max_length=4096,
+        description="File in PEM format with authorities to trust for this upstream, in addition to those of "
+        "the system and of network.ca_file.",
+    )
+    client_cert: str = Field(
+        default="",
+        max_length=4096,
+        description="File in PEM format with this proxy's own certificate and its chain, for an upstream "
+        "that wants one (mutual TLS).",
+    )
+    client_key: str = Field(
+        default="",
+        max_length=4096,
+        description="File in PEM format with the private key of client_cert, without a pass phrase. Not set: "
+        "it is in client_cert.",
+    )
     connect_timeout_s: Seconds = Field(default=10, description="Seconds to wait for a connection.")
     first_byte_timeout_s: Seconds = Field(
         default=600,
@@ -173,6 +198,14 @@ class UpstreamConfig(Section):
                     'tools = "prompt" makes models write their calls as text, but text_calls = "off" '
                     "ignores such calls; remove text_calls, or set it to a form"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _has_use_for_its_key(self) -> "UpstreamConfig":
+        if self.client_key and not self.client_cert:
+            raise setting_fault("has client_key, but no client_cert that the key belongs to")
+        if (self.client_cert or self.ca_file) and not self.base_url.lower().startswith("https://"):
+            raise setting_fault("has client_cert or ca_file, which have a use with https:// only")
         return self
 
     @property

@@ -18,7 +18,7 @@ async def tell_failure(job: Job, state: State, fault: RunFault) -> None:
     Does nothing if the client has gone.
     """
     client = state.output.client
-    message = str(fault)
+    message = state.outcome.failure = str(fault)
     log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
     log.warning("run_failed", run_id=job.identity.run_id, error_code=fault.code, turn=state.run.turn.number)
     try:

@@ -12,9 +12,13 @@ from proxy.store.base import Store
 
 _MAX_REQUEST_BYTES = 4 * 1024 * 1024
 """A longer request is not stored, because it would displace everything else in the record."""
+_MOST_FAILURE = 4096
+"""Only so many characters of the message of a failed run are recorded."""
 _MOST_LEFT_OUT = 100
 _MOST_NAME = 200
 """Only so many left-out fields of a request are recorded, and only so many characters of each name."""
+_FAILURE_SEQ = 1_000_000
+"""The place of the message of a failure in its turn: after all others."""
 
 
 class Journal:
@@ -116,6 +120,10 @@ class Journal:
         is_kept = run.turns_hidden or run.hidden_calls or job.recording.request
         if is_kept and job.keeps:
             self._store.put_messages(_messages(job, state, status))
+        if status == "failed" and job.keeps and (failure := state.outcome.failure):
+            # An upstream's message may quote the conversation, so it is content (rule R3).
+            row = MessageRecord(record.id, run.turn.number, _FAILURE_SEQ, "error", failure[:_MOST_FAILURE])
+            self._store.put_messages([row])
         self._store.put_run(record)
         memory = {} if record.memory is None else {"memory": record.memory["counts"]}
         self.watch(

@@ -262,6 +262,8 @@ class Orchestrator:
         """Carry out a :class:`Finish`; return the run's status and error code."""
         error = command.error
         code = str(error.get("code") or error.get("type") or "upstream_error")[:64] if error else None
+        if error is not None:
+            state.outcome.failure = message_of(error)
         # A composing writer leaves out what is the upstream's own; any other has sent the error, or holds it.
         is_told = command.in_stream and not state.output.writer.composing
         if error is not None and not is_told and not command.answered:

@@ -215,13 +215,14 @@ class Outcome(Struct):
     ``reader`` has the turn that was read last, ``None`` before the first.  ``turns_told`` is the last turn
     that the observers know.  ``finish_reason`` is the one that the client got.  ``has_data_for_next_request``
     says that the record gets data for the client's next request.  ``found`` are texts of searches and
-    pages, whose addresses may be fetched.
+    pages, whose addresses may be fetched.  ``failure`` is the message with which the run failed.
     """
 
     reader: TurnReader | None = None
     turns_told: int = 0
     finish_reason: str | None = None
     has_data_for_next_request: bool = False
+    failure: str = ""
     found: list[str] = []
     _earlier: set[str] = set()
 

@@ -66,7 +66,7 @@ class RedisCounters(Counters):
         super().__init__()
         self._now = now
         self._prefix = prefix
-        self._opened = _open_storage(url, prefix)
+        self._opened = open_storage(url, prefix)
         bridge = cast("RedispyBridge", self._opened.bridge)
         self._client = cast("Redis", bridge.get_connection())
         self._place = self._client.register_script(_TAKE_PLACE)
@@ -128,10 +128,7 @@ class RedisCounters(Counters):
         if self._owed:
             self._line.log.warning("limits_not_counted", callers=len(self._owed))
         await self._line.aclose()
-        sentinel = getattr(self._opened.bridge, "sentinel", None)
-        for client in (self._client, *(sentinel.sentinels if sentinel else ())):
-            with contextlib.suppress(RedisError, OSError):
-                await client.aclose()
+        await close_storage(self._opened)
 
     def _storage(self) -> "RedisStorage":
         return self._opened
@@ -320,8 +317,17 @@ async def _in_time(sending: Coroutine[Any, Any, list[Any]]) -> list[Any]:
             await asyncio.gather(task, return_exceptions=True)
 
 
-def _open_storage(url: str, prefix: str) -> "RedisStorage":
-    """Return the library's storage at a checked address.
+async def close_storage(storage: "RedisStorage") -> None:
+    """Close the connections of a storage."""
+    bridge = cast("RedispyBridge", storage.bridge)
+    sentinel = getattr(bridge, "sentinel", None)
+    for client in (bridge.get_connection(), *(sentinel.sentinels if sentinel else ())):
+        with contextlib.suppress(RedisError, OSError):
+            await client.aclose()
+
+
+def open_storage(url: str, prefix: str, timeout_s: float = _PROBE_S[1]) -> "RedisStorage":
+    """Return the library's storage at a checked address; a command takes ``timeout_s`` seconds at most.
 
     Valkey speaks Redis's protocol, so one driver serves both. ``rediss+…`` is a scheme of ours: the library
     knows TLS for one server only.
@@ -334,7 +340,7 @@ def _open_storage(url: str, prefix: str) -> "RedisStorage":
         "protocol": 2,  # The older protocol, which every server supports.
         "retry": Retry(NoBackoff(), 0),
         "socket_connect_timeout": _PROBE_S[1],
-        "socket_timeout": _PROBE_S[1],
+        "socket_timeout": timeout_s,
     }
     kind = scheme.partition("+")[2]
     parts = urlsplit(url)

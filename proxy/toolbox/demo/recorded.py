@@ -38,7 +38,9 @@ class RecordedHttpClient:
         """Return the client for a tool's hosts. No host is called, so all tools share one client."""
         return self
 
-    async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
+    async def get_json(
+        self, url: str, params: QueryParams | None = None, headers: Mapping[str, str] | None = None
+    ) -> Any:
         """Return the recorded body; raise :class:`ToolFailure` with the URL if none fits."""
         body = self._bodies.get(_key(url, params or {}))
         if body is None:

@@ -1,5 +1,7 @@
 """The search engines of ``web__search``, as one table: how each is asked, and how its answer is read.
 
+Where the user is goes to the engines that take it (:mod:`.places`).
+
 Sources: SearXNG's page "Search API"; Brave's reference "Web search" (``GET /res/v1/web/search``); Tavily's
 reference "Search" (``POST /search``); Exa's reference "Search" (``POST /search``).
 """
@@ -10,9 +12,11 @@ from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 from msgspec import Struct
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from proxy.base.errors import ToolFailure
 from proxy.toolbox.services import checked
+from proxy.toolbox.web.places import Place, brave_country, brave_headers, exa_country, tavily_country
 from proxy.tools.contract.capabilities import HttpClient
 
 SERVICE: Final = "the search engine"
@@ -26,12 +30,16 @@ _MOST_OF_EXA: Final = 2000
 
 
 class Question(Struct, frozen=True):
-    """A search: at most ``count`` results, of the domains ``allowed`` (empty: any), not of ``blocked``."""
+    """A search: at most ``count`` results, of the domains ``allowed`` (empty: any), not of ``blocked``.
+
+    ``place`` is where the user is, as far as it is known.
+    """
 
     query: str
     count: int
     allowed: tuple[str, ...] = ()
     blocked: tuple[str, ...] = ()
+    place: Place = Place()
 
     def with_sites(self, most: int = 2000) -> str:
         """Return the query with its domains as operators; without them if it gets longer than ``most``."""
@@ -76,7 +84,7 @@ class _Result(_Reading):
 
 
 class _Results(_Reading):
-    results: Annotated[list[_Result], Field(max_length=_MOST_LISTED)] = []
+    results: Annotated[list[Any], Field(max_length=_MOST_LISTED)] = []
 
 
 class _OfBrave(_Reading):
@@ -85,11 +93,16 @@ class _OfBrave(_Reading):
     web: _Results | None = None
 
 
+def _no_headers(place: Place) -> dict[str, str]:
+    return {}
+
+
 class SearchEngine(Struct, frozen=True):
     """One engine: its address, its connection (empty: it needs none), and how it is asked.
 
     ``form`` makes of a question the parameters of a GET (``posts`` is false) or the body of a POST at
-    ``path``. ``token_header`` carries the connection's token; empty: ``Authorization``.
+    ``path``, and ``headers`` makes of a place the headers that tell it.  ``takes_place``: the engine has some
+    use for where the user is. ``token_header`` carries the connection's token; empty: ``Authorization``.
     """
 
     form: Callable[[Question], dict[str, Any]]
@@ -100,17 +113,36 @@ class SearchEngine(Struct, frozen=True):
     posts: bool = False
     shape: type[_OfBrave | _Results] = _Results
     most_query: int = 2000
+    takes_place: bool = True
+    headers: Callable[[Place], dict[str, str]] = _no_headers
 
-    async def search(self, http: HttpClient, base_url: str, question: Question) -> list[Hit]:
-        """Return the results in the engine's order.
+    async def search(self, http: HttpClient, base_url: str, question: Question) -> tuple[list[Hit], int]:
+        """Return the results in the engine's order, and how many more could not be read.
 
         Raises :class:`~proxy.base.errors.ToolFailure` if it has no usable answer.
         """
         url, asked = f"{base_url.rstrip('/')}{self.path}", self.form(question)
-        answer = await (http.post_json(url, asked) if self.posts else http.get_json(url, asked))
+        headers = self.headers(question.place) or None
+        answer = await (
+            http.post_json(url, asked, headers=headers)
+            if self.posts
+            else http.get_json(url, asked, headers=headers)
+        )
         found = checked(self.shape, answer, SERVICE)
         listed = found.web if isinstance(found, _OfBrave) else found
-        return [result.hit() for result in listed.results] if listed is not None else []
+        given = listed.results if listed is not None else []
+        hits = [hit for result in given if (hit := _hit(result)) is not None]
+        if given and not hits:
+            raise ToolFailure(f"{SERVICE} answered in an unexpected form")
+        return hits, len(given) - len(hits)
+
+
+def _hit(result: Any) -> Hit | None:
+    """Return one result; ``None`` if it cannot be read."""
+    try:
+        return _Result.model_validate(result).hit()
+    except ValidationError:
+        return None
 
 
 def _of_searxng(question: Question) -> dict[str, Any]:
@@ -122,18 +154,21 @@ def _of_brave(question: Question) -> dict[str, Any]:
         "q": question.with_sites(_MOST_OF_BRAVE),
         "count": question.count,
         "text_decorations": "false",
+        **brave_country(question.place),
     }
 
 
 def _of_tavily(question: Question) -> dict[str, Any]:
     domains = {"include_domains": list(question.allowed), "exclude_domains": list(question.blocked)}
-    return {"query": question.query, "max_results": question.count, **_given(domains)}
+    asked = {"query": question.query, "max_results": question.count, **_given(domains)}
+    return {**asked, **tavily_country(question.place)}
 
 
 def _of_exa(question: Question) -> dict[str, Any]:
     domains = {"includeDomains": list(question.allowed), "excludeDomains": list(question.blocked)}
     contents = {"text": {"maxCharacters": _MOST_OF_EXA}}
-    return {"query": question.query, "numResults": question.count, "contents": contents, **_given(domains)}
+    asked = {"query": question.query, "numResults": question.count, "contents": contents, **_given(domains)}
+    return {**asked, **exa_country(question.place)}
 
 
 def _given(fields: Mapping[str, list[str]]) -> dict[str, list[str]]:
@@ -142,7 +177,7 @@ def _given(fields: Mapping[str, list[str]]) -> dict[str, list[str]]:
 
 ENGINES: Final[Mapping[str, SearchEngine]] = MappingProxyType(
     {
-        "searxng": SearchEngine(_of_searxng, "/search"),
+        "searxng": SearchEngine(_of_searxng, "/search", takes_place=False),
         "brave": SearchEngine(
             _of_brave,
             "/res/v1/web/search",
@@ -151,6 +186,7 @@ ENGINES: Final[Mapping[str, SearchEngine]] = MappingProxyType(
             token_header="X-Subscription-Token",
             shape=_OfBrave,
             most_query=_MOST_OF_BRAVE,
+            headers=brave_headers,
         ),
         "tavily": SearchEngine(
             _of_tavily, "/search", "https://api.tavily.com", connection="tavily", posts=True, most_query=400

@@ -14,6 +14,7 @@ from yarl import URL
 
 from proxy.base.errors import ToolFailure
 from proxy.toolbox.web.engines import ENGINES, MOST_RESULTS, SERVICE, Hit, Question, SearchEngine
+from proxy.toolbox.web.places import Place
 from proxy.tools.access.hosts import fits_domain, host_entry
 from proxy.tools.contract.capabilities import HttpClient, HttpFailure
 from proxy.tools.contract.provider import CallContext
@@ -38,45 +39,78 @@ _Domains = Annotated[
         max_length=_MOST_DOMAINS, description="Domains without https://, such as example.com, with subdomains"
     ),
 ]
+_Allowed = Annotated[_Domains, Field(description="Only pages of these domains")]
+_Blocked = Annotated[_Domains, Field(description="No pages of these domains")]
+_Count = Annotated[int, Field(description="Most results", ge=1, le=MOST_RESULTS)]
+_UserLocation = Annotated[Place | None, Field(description="Where the user is; country has two letters")]
 
 
 def search_tool(name: str, base_url: str = "") -> Callable[..., Any]:
     """Build the tool for one engine; ``base_url`` is its address, empty for its own."""
     engine = ENGINES[name]
     address = base_url or engine.base_url
-
-    @tool(
+    declare = tool(
         name="search",
         description="Search the web. Returns pages with their addresses, titles and extracts of their text",
         effect="read_only",
-        redaction=Redaction(output=("results.*.url", "results.*.title", "results.*.date")),
+        redaction=Redaction(
+            output=("results.*.url", "results.*.title", "results.*.date", "unreadable"),
+            private_arguments=("user_location",) if engine.takes_place else (),
+        ),
         hosts=(host_entry(address),),
         connection=engine.connection,
         cache_ttl_s=_CACHE_S,
         untrusted_output=True,
     )
-    async def search(
+
+    query = Field(description="What to search for", min_length=1, max_length=engine.most_query)
+    if not engine.takes_place:
+
+        @declare
+        async def search(
+            http: HttpClient,
+            context: CallContext,
+            query: Annotated[str, query],
+            allowed_domains: _Allowed = [],  # noqa: B006
+            blocked_domains: _Blocked = [],  # noqa: B006
+            max_results: _Count = _FEW,
+        ) -> dict[str, Any]:
+            domains = tuple(allowed_domains), tuple(blocked_domains)
+            return await _found(engine, address, http, context, Question(query, max_results, *domains))
+
+        return search
+
+    @declare
+    async def search_near(
         http: HttpClient,
         context: CallContext,
-        query: Annotated[
-            str, Field(description="What to search for", min_length=1, max_length=engine.most_query)
-        ],
-        allowed_domains: Annotated[_Domains, Field(description="Only pages of these domains")] = [],  # noqa: B006
-        blocked_domains: Annotated[_Domains, Field(description="No pages of these domains")] = [],  # noqa: B006
-        max_results: Annotated[int, Field(description="Most results", ge=1, le=MOST_RESULTS)] = _FEW,
+        query: Annotated[str, query],
+        allowed_domains: _Allowed = [],  # noqa: B006
+        blocked_domains: _Blocked = [],  # noqa: B006
+        max_results: _Count = _FEW,
+        user_location: _UserLocation = None,
     ) -> dict[str, Any]:
-        """Return ``{"results": [{"url", "title", "text", "date"}]}``, the best first.
+        domains = tuple(allowed_domains), tuple(blocked_domains)
+        question = Question(query, max_results, *domains, user_location or Place())
+        return await _found(engine, address, http, context, question)
 
-        A result may have no ``date``. Fewer results are given if not all have room.
-        """
-        question = Question(query, max_results, tuple(allowed_domains), tuple(blocked_domains))
-        try:
-            hits = await engine.search(http, address, question)
-        except HttpFailure as failure:
-            raise _explained(failure, engine) from None
-        return _fitting(_usable(hits, question), context.max_result_bytes)
+    return search_near
 
-    return search
+
+async def _found(
+    engine: SearchEngine, address: str, http: HttpClient, context: CallContext, question: Question
+) -> dict[str, Any]:
+    """Return ``{"results": [{"url", "title", "text", "date"}]}``, the best first.
+
+    A result may have no ``date``. Fewer results are given if not all have room.  ``unreadable`` counts those
+    that the engine gave in an unexpected form.
+    """
+    try:
+        hits, unreadable = await engine.search(http, address, question)
+    except HttpFailure as failure:
+        raise _explained(failure, engine) from None
+    results = _fitting(_usable(hits, question), context.max_result_bytes)
+    return {**results, "unreadable": unreadable} if unreadable else results
 
 
 def _usable(hits: Iterable[Hit], question: Question) -> list[dict[str, Any]]:

@@ -9,7 +9,6 @@ import asyncio
 import codecs
 import ipaddress
 import re
-import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -22,9 +21,18 @@ from msgspec import Struct
 from yarl import URL
 
 from proxy.json.size import count_values
-from proxy.net.keepalive import watch_peer
+from proxy.net.outgoing import HttpProxy
 from proxy.net.public_addresses import is_literal, is_public_address
-from proxy.tools.access.addresses import AddressRefused, CheckedResolver
+from proxy.tools.access.addresses import (
+    DIRECTLY,
+    AddressRefused,
+    CheckedSessions,
+    WayOut,
+    named,
+    proxy_headers,
+    proxy_refusal,
+    untrusted,
+)
 from proxy.tools.access.hosts import check_headers, may_call
 from proxy.tools.access.retrying import has_idempotency_key, parse_retry_after, wait_before_retry
 from proxy.tools.contract.bounds import ArgumentBound, FetchBounds
@@ -41,12 +49,6 @@ _NOT_FOR_PAGES = frozenset({"idna", "punycode", "raw-unicode-escape", "unicode-e
 _MOST_VALUES = 200_000
 """The most JSON values in a service's response; each takes some hundred bytes of memory."""
 _MAX_REDIRECTS = 3
-
-
-def _watched_socket(info: tuple[Any, ...]) -> socket.socket:
-    sock = socket.socket(*info[:3])
-    watch_peer(sock)
-    return sock
 
 
 class AddressForbidden(HttpFailure):
@@ -75,6 +77,7 @@ class EgressPool:
         user_agent: the ``User-Agent`` header of all requests.
         sleep: waits between tries; tests replace it.
         resolver: resolves host names; by default the system does.
+        way: the forward proxies on the way to hosts, and the authorities of certificates.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class EgressPool:
         user_agent: str = "toolrelay",
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         resolver: AbstractResolver | None = None,
+        way: WayOut = DIRECTLY,
     ) -> None:
         self.allowed = tuple(ipaddress.ip_network(network) for network in allowed_networks)
         self.schemes = frozenset(schemes)
@@ -95,9 +99,7 @@ class EgressPool:
         self.timeout_s = timeout_s
         self.retries = retries
         self.sleep = sleep
-        self._user_agent = user_agent
-        self._resolver = resolver
-        self._session: aiohttp.ClientSession | None = None
+        self.sessions = CheckedSessions(resolver, self.allowed, user_agent, way)
 
     def client(
         self, hosts: Sequence[str], authorizer: Authorizer | None = None, *, header: str = "Authorization"
@@ -110,44 +112,9 @@ class EgressPool:
         """
         return EgressClient(self, tuple(host.lower() for host in hosts), authorizer, header=header)
 
-    def session(self) -> aiohttp.ClientSession:
-        """Return the one session; create it at the first call, inside the event loop."""
-        if self._session is None:
-            inner = self._resolver or aiohttp.ThreadedResolver()
-            connector = aiohttp.TCPConnector(
-                resolver=CheckedResolver(inner, self.allowed),
-                limit=64,
-                limit_per_host=16,
-                ttl_dns_cache=10,
-                socket_factory=_watched_socket,
-            )
-            self._session = aiohttp.ClientSession(
-                connector=connector,
-                trust_env=False,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-                headers={"User-Agent": self._user_agent, "Accept-Encoding": "identity"},
-                timeout=aiohttp.ClientTimeout(total=None),
-            )
-        return self._session
-
-    async def leads_inside(self, url: URL) -> bool:
-        """Return whether a URL's host has IP addresses and none of them is public."""
-        host = url.host or ""
-        if is_literal(host):
-            return not is_public_address(host)
-        inner = self._resolver or aiohttp.ThreadedResolver()
-        try:
-            addresses = await inner.resolve(host, url.port or 443)
-        except OSError:
-            return False
-        return bool(addresses) and not any(is_public_address(address["host"]) for address in addresses)
-
     async def aclose(self) -> None:
         """Close all connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self.sessions.aclose()
 
 
 class _Request(Struct, frozen=True):
@@ -224,9 +191,16 @@ class EgressClient(AdjustableClient):
     def _bounds(self, address: str, *, page: bool = False) -> tuple[ArgumentBound, ...]:
         return () if self._fetches is None else self._fetches.starting_at(address, page=page)
 
-    async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
-        """Return the JSON of a 2xx response; raise :class:`HttpFailure` for anything else."""
-        request = _Request("GET", _address(url, params), _JSON_HEADERS, bounds=self._bounds(url))
+    async def get_json(
+        self, url: str, params: QueryParams | None = None, headers: Mapping[str, str] | None = None
+    ) -> Any:
+        """Return the JSON of a 2xx response; raise :class:`HttpFailure` for anything else.
+
+        Raises ``ValueError`` for a header that a tool may not set.
+        """
+        check_headers(headers or {})
+        sent = {**_JSON_HEADERS, **(headers or {})}
+        request = _Request("GET", _address(url, params), sent, bounds=self._bounds(url))
         answer = await self._send(request)
         return _json(answer)
 
@@ -382,13 +356,25 @@ class EgressClient(AdjustableClient):
     async def _request(self, request: _Request, url: URL, authorization: str | None) -> _Answer:
         """Send one request and return its bounded response."""
         headers = dict(request.headers)
+        proxy: HttpProxy | None = None
         if authorization is not None:
             headers[self._header] = authorization
         try:
-            async with self._pool.session().request(
-                request.method, url, data=request.body, headers=headers, allow_redirects=False
+            session, proxy = await self._pool.sessions.way_to(url)
+            if url.scheme == "http":  # There is no tunnel, so the proxy reads the request's own headers.
+                headers.update(proxy_headers(proxy))
+            async with session.request(
+                request.method,
+                url,
+                data=request.body,
+                headers=headers,
+                allow_redirects=False,
+                proxy=proxy.url if proxy is not None else None,
+                proxy_headers=proxy_headers(proxy),
             ) as response:
                 status = response.status
+                if proxy is not None and status == 407:
+                    raise HttpFailure(proxy_refusal(proxy, status))
                 return _Answer(
                     url=url,
                     status=status,
@@ -400,6 +386,12 @@ class EgressClient(AdjustableClient):
                 )
         except AddressRefused:
             raise AddressForbidden("this tool may not call that address") from None
+        except aiohttp.ClientHttpProxyError as error:
+            raise HttpFailure(proxy_refusal(proxy, error.status)) from None
+        except aiohttp.ClientProxyConnectionError:
+            raise HttpFailure(f"{named(proxy)} cannot be reached", transient=True) from None
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise HttpFailure(untrusted(error.certificate_error)) from None
         except aiohttp.ClientConnectorError as error:
             if isinstance(error.os_error, AddressRefused):
                 raise AddressForbidden("this tool may not call that address") from None

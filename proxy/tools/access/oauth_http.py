@@ -12,6 +12,7 @@ from aiohttp.abc import AbstractResolver
 from yarl import URL
 
 from proxy.net.public_addresses import may_carry_secrets
+from proxy.tools.access.addresses import DIRECTLY, WayOut
 from proxy.tools.access.egress import AddressForbidden, EgressClient, EgressPool
 from proxy.tools.access.hosts import host_entry
 from proxy.tools.contract.capabilities import HttpFailure
@@ -89,7 +90,7 @@ class CheckedOAuthHttp:
         if URL(url).origin() in [address.origin() for address in self._written]:
             return True
         if self._is_inside is None:
-            inside = [await self._pool.leads_inside(address) for address in self._written]
+            inside = [await self._pool.sessions.leads_inside(address) for address in self._written]
             self._is_inside = all(inside)
         return self._is_inside
 
@@ -106,31 +107,38 @@ class OAuthPools:
         tools: Sequence[str] = (),
         servers: Sequence[str] = (),
         resolver: Callable[[], AbstractResolver] | None = None,
+        tools_way: WayOut = DIRECTLY,
+        servers_way: WayOut = DIRECTLY,
     ) -> None:
         """``tools`` are the networks that are open to tools (``tools.networks``), ``servers`` those that are
         open to MCP servers (``mcp.networks``). ``resolver`` returns the name resolver, by default the
-        system's."""
-        self._public = _pool((), resolver)
-        self._tools = _pool(tools, resolver)
-        self._servers = _pool(servers, resolver)
+        system's. ``tools_way`` and ``servers_way`` are the ways to the authorization servers of each."""
+        self._tools = _pool(tools, resolver, tools_way)
+        self._servers = _pool(servers, resolver, servers_way)
+        self._public_of_tools = _pool((), resolver, tools_way)
+        self._public_of_servers = _pool((), resolver, servers_way)
 
     def http(self, *, issuer: str = "", server_url: str = "") -> CheckedOAuthHttp:
         """Return the HTTP client of one connection, given the URLs that the operator wrote."""
-        pool, setting = (self._servers, "mcp.networks") if server_url else (self._tools, "tools.networks")
         written = [address for address in (server_url, issuer) if address]
-        return CheckedOAuthHttp(pool, self._public, written, setting)
+        if server_url:
+            return CheckedOAuthHttp(self._servers, self._public_of_servers, written, "mcp.networks")
+        return CheckedOAuthHttp(self._tools, self._public_of_tools, written, "tools.networks")
 
     async def aclose(self) -> None:
         """Close all connections."""
-        for pool in (self._public, self._tools, self._servers):
+        for pool in (self._tools, self._servers, self._public_of_tools, self._public_of_servers):
             await pool.aclose()
 
 
-def _pool(networks: Sequence[str], resolver: Callable[[], AbstractResolver] | None) -> EgressPool:
+def _pool(
+    networks: Sequence[str], resolver: Callable[[], AbstractResolver] | None, way: WayOut
+) -> EgressPool:
     return EgressPool(
         allowed_networks=networks,
         schemes=("https", "http") if networks else ("https",),
         max_bytes=MAX_DOCUMENT,
         timeout_s=_PATIENCE_S,
         resolver=resolver() if resolver is not None else None,
+        way=way,
     )

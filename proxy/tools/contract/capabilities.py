@@ -76,8 +76,10 @@ class HttpClient(Protocol):
     above its size limit, a wait beyond its limit.
     """
 
-    async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
-        """Send a GET and return the decoded JSON body of the response."""
+    async def get_json(
+        self, url: str, params: QueryParams | None = None, headers: Mapping[str, str] | None = None
+    ) -> Any:
+        """Send a GET and return the decoded JSON body of the response; ``headers`` as for a POST."""
 
     async def post_json(
         self,
@@ -118,7 +120,9 @@ class Unconnected:
     def __init__(self, connection: str) -> None:
         self._connection = connection
 
-    async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
+    async def get_json(
+        self, url: str, params: QueryParams | None = None, headers: Mapping[str, str] | None = None
+    ) -> Any:
         raise self._failure()
 
     async def post_json(

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from proxy.base.globs import fits
+from proxy.net.outgoing import NO_PROXIES, ProxyRules
 from proxy.records.rows import ToolEffect
 from proxy.tools.contract.spec import Redaction
 from proxy.tools.mcp.masking import masked_args, masked_url
@@ -80,7 +81,8 @@ class HostSettings:
 
     ``networks`` are IP ranges that a ``url`` may lead to beside the public ones. ``memory_bytes`` bounds the
     address space of the process; 0 sets no bound. If a server keeps reporting changed tools, the process
-    lists its tools at most once in ``list_every_s`` seconds.
+    lists its tools at most once in ``list_every_s`` seconds. ``proxies`` are the forward proxies on the way
+    to a ``url``, and ``ca_file`` names further authorities (empty: none).
     """
 
     servers: tuple[Server, ...] = ()
@@ -89,10 +91,12 @@ class HostSettings:
     networks: tuple[str, ...] = ()
     memory_bytes: int = 1 << 30
     list_every_s: float = 10.0
+    proxies: ProxyRules = NO_PROXIES
+    ca_file: str = ""
 
     def written(self) -> dict[str, Any]:
         """Return the settings as JSON values, secrets included; only for the pipe to the host process."""
-        written = asdict(self)
+        written = asdict(self)  # The rules, too, are a dataclass.
         for server in written["servers"]:
             del server["redaction"], server["effects"], server["trusted_results"]
         return written
@@ -104,4 +108,9 @@ class HostSettings:
             Server(**{**server, "args": tuple(server["args"]), "tools": tuple(server["tools"])})
             for server in written["servers"]
         )
-        return cls(**{**written, "servers": servers, "networks": tuple(written["networks"])})
+        read = {
+            "servers": servers,
+            "networks": tuple(written["networks"]),
+            "proxies": ProxyRules.read(written["proxies"]),
+        }
+        return cls(**{**written, **read})

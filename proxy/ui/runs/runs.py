@@ -2,27 +2,34 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import structlog
 from aiohttp import web
 from msgspec import Struct
 
 from proxy.api.admin.admin import RUN_QUERY, Admin
+from proxy.api.admin.approvals import approval_to_json
 from proxy.api.admin.json_output import detail_to_json, to_line
 from proxy.api.admin.queries import json_answer, parse_query, read_bool
 from proxy.base.errors import RequestError, ToolRelayError
+from proxy.records.approvals import ApprovalFilter
 from proxy.store.base import RunDetail
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Policy
+from proxy.ui.error_help import help_with
 from proxy.ui.remedies import Lines, remedy_of
 from proxy.ui.requests import address_of
 from proxy.ui.runs.capturing import Capturing
 from proxy.ui.runs.comparing import comparison
+from proxy.ui.runs.conversation import conversation_of
 from proxy.ui.runs.copying import copied
 from proxy.ui.runs.run_rows import RunRows
 from proxy.ui.static_files import API_PREFIX
 from proxy.ui.surface import UiRequest
+from proxy.wires.crossing.codec import ConversationCodec
+
+_MOST_APPROVALS: Final = 200
 
 
 class Budget(Struct, frozen=True):
@@ -90,19 +97,21 @@ class RunPages:
         budgets: Sequence[Budget],
         *,
         paths: Mapping[str, str],
+        codecs: Mapping[str, ConversationCodec],
         replay: Replay,
         wire: Capturing | None = None,
     ) -> None:
         """Create the handler.
 
-        ``paths`` maps each dialect to its path. ``replay`` replays a run; ``wire`` returns the captured
-        bytes of a run.
+        ``paths`` maps each dialect to its path, and ``codecs`` to what reads its requests. ``replay`` replays
+        a run; ``wire`` returns the captured bytes of a run.
         """
         self._admin = admin
         self._rows = rows
         self._offer = offer
         self._budgets = budgets
         self._paths = paths
+        self._codecs = codecs
         self._replay = replay
         self._wire = wire
         self._replaying = asyncio.Lock()
@@ -122,6 +131,8 @@ class RunPages:
         request.allow("GET")
         if what == "":
             return await self._detail(request, run_id)
+        if what == "conversation":
+            return await self._conversation(request, await self._detail_of(run_id))
         if what == "copy":
             return await self._copy(request, await self._detail_of(run_id))
         if what == "export":
@@ -168,6 +179,22 @@ class RunPages:
             self._tell(request, detail, "runs")
         return await asyncio.to_thread(json_answer, await self._shown(detail, content=content))
 
+    async def _conversation(self, request: UiRequest, detail: RunDetail) -> web.Response:
+        parse_query(request.target.query)
+        if detail.messages:
+            self._tell(request, detail, "conversation")
+        codec = self._codecs.get(detail.run.wire)
+        return await asyncio.to_thread(lambda: json_answer(conversation_of(detail, codec)))
+
+    async def _approvals_of(self, detail: RunDetail) -> list[dict[str, Any]]:
+        """Return the approvals that a run asked for, with the places of their calls."""
+        decisions = self._admin.approvals.decisions
+        asked = await decisions.list(ApprovalFilter(limit=_MOST_APPROVALS, run_id=detail.run.id))
+        rows = [
+            approval_to_json(one, in_list=True) | {"turn": one.turn, "call_id": one.call_id} for one in asked
+        ]
+        return await self._rows.named(rows)
+
     async def _shown(self, detail: RunDetail, *, content: bool) -> dict[str, Any]:
         shown = await asyncio.to_thread(detail_to_json, detail, content=content)
         await self._rows.complete([shown["run"]])
@@ -177,6 +204,10 @@ class RunPages:
             turn["first_ms"] = _ms(turn["first_at"], turn["started_at"])
         for call in (*shown["invocations"], *shown["inner_calls"]):
             call["offset_ms"] = _ms(call["started_at"], began)
+        shown["approvals"] = await self._approvals_of(detail)
+        shown["errors"] = help_with(
+            [detail.run.error_code, *(call.error_code for call in (*detail.invocations, *detail.inner_calls))]
+        )
         shown["offer"] = self._offer.of(detail)
         shown["budgets"] = self._used(detail)
         shown["wire"] = await self._wire.summary(detail.run.id) if self._wire is not None else None

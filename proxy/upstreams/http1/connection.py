@@ -10,8 +10,11 @@ from typing import cast
 
 import aiohappyeyeballs
 
+from proxy.net.authorities import wants_certificate
 from proxy.net.keepalive import watch_peer
+from proxy.net.outgoing import HttpProxy
 from proxy.net.resolver import Resolver
+from proxy.net.tunnel import open_tunnel
 from proxy.upstreams.http1.exchange import ConnectionLost, Exchange
 
 _HAPPY_EYEBALLS_S = 0.25
@@ -34,6 +37,8 @@ class Http1Connection(asyncio.Protocol):
         self._eof = False
         self.exchange: Exchange | None = None
         self.idle_since = 0.0
+        self.wants_certificate = False
+        """Whether the upstream ended the connection because of this client's certificate."""
 
     @property
     def closed(self) -> bool:
@@ -103,6 +108,8 @@ class Http1Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        # A server of TLS 1.3 looks at this client's certificate only after the handshake.
+        self.wants_certificate = exc is not None and wants_certificate(exc)
         self.resume_writing()
         self._lose(by_peer=self._eof and exc is None)
 
@@ -137,10 +144,12 @@ class Http1Pool:
         *,
         resolver: Resolver,
         tls: Callable[[], ssl.SSLContext] | None,
+        proxy: HttpProxy | None,
         keepalive_s: float,
         tick_s: float,
     ) -> None:
         """``resolver`` finds the host's addresses. ``tls`` makes the TLS context for the first connection.
+        Connections go through ``proxy``, which then resolves the host; ``None`` for none.
 
         The timer fires every ``tick_s`` seconds, within bounds.
         """
@@ -149,6 +158,7 @@ class Http1Pool:
         self._port = port
         self._resolver = resolver
         self._tls = tls
+        self._proxy = proxy
         self._tls_context: ssl.SSLContext | None = None
         self._keepalive_s = keepalive_s
         self._tick_s = min(max(tick_s, _FASTEST_TICK_S), _SLOWEST_TICK_S)
@@ -168,16 +178,21 @@ class Http1Pool:
         return None
 
     async def connect(self) -> Http1Connection:
-        """Open a new connection. Raises ``OSError``, which includes ``ssl.SSLError``."""
+        """Open a new connection.
+
+        Raises ``OSError``, which includes ``ssl.SSLError``, and
+        :class:`~proxy.net.tunnel.TunnelRefused`.
+        """
         if self._tls is not None and self._tls_context is None:
             self._tls_context = self._tls()
-        infos = await self._resolver.resolve(self._host, self._port)
+        host, port = (self._host, self._port) if (proxy := self._proxy) is None else (proxy.host, proxy.port)
+        infos = await self._resolver.resolve(host, port)
         try:
             sock = await aiohappyeyeballs.start_connection(
                 infos, happy_eyeballs_delay=_HAPPY_EYEBALLS_S, interleave=1, loop=self.loop
             )
         except (OSError, RuntimeError) as exc:
-            self._resolver.forget(self._host)  # the host may have another address by now
+            self._resolver.forget(host)  # the host may have another address by now
             if isinstance(exc, RuntimeError):  # uvloop raises it in place of an OSError
                 raise OSError(str(exc)) from exc
             raise
@@ -185,6 +200,8 @@ class Http1Pool:
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             watch_peer(sock)
+            if proxy is not None:
+                await open_tunnel(self.loop, sock, proxy, self._host, self._port)
             opening = self.loop.create_connection(
                 lambda: connection,
                 sock=sock,

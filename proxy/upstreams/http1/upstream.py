@@ -16,7 +16,10 @@ from proxy.base.errors import UpstreamBroken, UpstreamError, UpstreamTimeout, Up
 from proxy.http.headers import Columns, Headers, HeaderSection, by_names
 from proxy.http.rules import HeaderRules, accept_encoding, first
 from proxy.http.secrets import Sink
+from proxy.net.authorities import is_unknown_authority, wants_certificate
+from proxy.net.outgoing import HttpProxy
 from proxy.net.resolver import Resolver
+from proxy.net.tunnel import TunnelRefused
 from proxy.upstreams.base import UpstreamRequest
 from proxy.upstreams.filtered_response import FilteredResponse
 from proxy.upstreams.http1.connection import Http1Connection, Http1Pool
@@ -87,6 +90,7 @@ class Http1Upstream:
         keepalive_s: float = 15.0,
         ssl_context: ssl.SSLContext | None = None,
         resolver: Resolver | None = None,
+        proxy: HttpProxy | None = None,
         wires: Sequence[str] = ("chat", "responses"),
         endpoints: EndpointTable = SERVED,
     ) -> None:
@@ -116,13 +120,12 @@ class Http1Upstream:
         self._key = self._line(*usual.key) if api_key else ""
         self._usual = usual if usual.headers else None
         self._by_path = by_path
-        self._connect_timeout_s = connect_timeout_s
         self._first_byte_timeout_s = first_byte_timeout_s
         self._idle_timeout_s = idle_timeout_s
-        self._retries = retries
+        self._connect_timeout_s, self._retries = connect_timeout_s, retries
         self._forward_authorization = forward_authorization
         self._keepalive_s = keepalive_s
-        self._ssl_context = ssl_context
+        self._ssl_context, self._proxy = ssl_context, proxy
         self._resolver = resolver or Resolver("this upstream")
         self._secrets = secret_shapes(api_key, self._configured)
         self._heads = ResponseHeads(self._rules, self._secrets)
@@ -159,8 +162,8 @@ class Http1Upstream:
                 # The upstream may close an idle connection at the moment of its reuse. The second attempt
                 # gets a new connection, so there is no third.
                 exchange.close()
-                if exc.received or not reused or not can_repeat:
-                    raise self._lost(exc) from exc
+                if exc.received or not reused or not can_repeat or connection.wants_certificate:
+                    raise self._lost(exc, wants_certificate=connection.wants_certificate) from exc
                 connection = None
             except BaseException:  # A cancelled request leaves a connection that cannot be reused.
                 exchange.close()
@@ -184,6 +187,7 @@ class Http1Upstream:
                 self._port,
                 resolver=self._resolver,
                 tls=self._tls if self._secure else None,
+                proxy=self._proxy,
                 keepalive_s=self._keepalive_s,
                 tick_s=min(self._first_byte_timeout_s, self._idle_timeout_s, self._keepalive_s) / _TICKS,
             )
@@ -205,7 +209,7 @@ class Http1Upstream:
             try:
                 async with asyncio.timeout(self._connect_timeout_s):
                     return await pool.connect()
-            except ssl.SSLError as exc:
+            except (ssl.SSLError, TunnelRefused) as exc:
                 raise self._unreachable(exc) from exc
             except (OSError, ConnectionLost) as exc:
                 pause = _FIRST_BACKOFF_S * 2**failures
@@ -274,16 +278,30 @@ class Http1Upstream:
         return Columns.where(names, lambda name: name.lower() not in self._configured_names)
 
     def _unreachable(self, exc: Exception) -> UpstreamError:
+        # Until there is a tunnel, what fails is the way to the proxy; TLS begins within the tunnel.
+        through = self._proxy is not None and not isinstance(exc, ssl.SSLError | TunnelRefused)
+        way = f" through the proxy of {self._proxy.setting}" if self._proxy and through else ""
         if isinstance(exc, TimeoutError) and not exc.errno:
             return UpstreamTimeout(
-                f"upstream {self.name!r} could not be reached within {self._connect_timeout_s:g} s",
+                f"upstream {self.name!r} could not be reached{way} within {self._connect_timeout_s:g} s",
                 unsent=True,
             )
-        return UpstreamUnreachable(
-            f"upstream {self.name!r} could not be reached: {_reason(exc)}", unsent=True
-        )
+        reason = str(exc) if isinstance(exc, TunnelRefused) else _reason(exc)
+        if is_unknown_authority(exc):
+            reason += f"; upstreams.{self.name}.ca_file can name the authority that signed it"
+        elif wants_certificate(exc):
+            reason = self._certificate_wanted()
+        return UpstreamUnreachable(f"upstream {self.name!r} could not be reached{way}: {reason}", unsent=True)
 
-    def _lost(self, lost: ConnectionLost) -> UpstreamError:
+    def _certificate_wanted(self) -> str:
+        return f"it does not accept this client's certificate; see upstreams.{self.name}.client_cert"
+
+    def _lost(self, lost: ConnectionLost, *, wants_certificate: bool) -> UpstreamError:
+        if wants_certificate:
+            # The handshake was not over for the upstream, so it has not read the request.
+            return UpstreamUnreachable(
+                f"upstream {self.name!r} could not be reached: {self._certificate_wanted()}", unsent=True
+            )
         if lost.received:
             return UpstreamBroken(f"upstream {self.name!r} broke off in its response head")
         return UpstreamUnreachable(f"upstream {self.name!r} closed the connection without an answer")

@@ -1,6 +1,7 @@
 """Messages without streaming: writes the client's one object.
 
-As on a stream, the upstream's bytes are forwarded unchanged unless a server tool was called.
+As on a stream, the upstream's bytes are forwarded unchanged unless a server tool was called, and calls that
+have forms of their own stand before those of the client (:mod:`.writer`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,7 @@ class AnthropicReplyWriter(ReplyWriter):
         self._programs = ProgramBlocks(view, container)
         self._blocks: list[Block] = self._programs.opening
         self._composing = bool(self._blocks)
+        self._late: list[Block] = []
         self._begun: dict[str, Block | None] = {}
 
     @property
@@ -49,7 +51,8 @@ class AnthropicReplyWriter(ReplyWriter):
                 self._composing = True
             else:
                 self._client_ids[call.call_id] = client_id = self._free_id(call)
-                self._blocks.append({**block, "id": client_id})
+                place = self._late if self._shown.forms else self._blocks
+                place.append({**block, "id": client_id})
 
     def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
         if (form := self._shown.forms.get(call.name)) is None:
@@ -74,7 +77,7 @@ class AnthropicReplyWriter(ReplyWriter):
         return self._programs.container.id
 
     def client_called(self, name: str, calls: Sequence[ClientCall]) -> bytes:
-        self._blocks += self._programs.called(name, calls)
+        self._late += self._programs.called(name, calls)
         return b""
 
     def _think(self, text: str) -> None:
@@ -93,7 +96,7 @@ class AnthropicReplyWriter(ReplyWriter):
             **new_message(self._model),
             **last,
             **{key: self._first[key] for key in ("id", "model") if self._first.get(key)},
-            "content": self._blocks,
+            "content": [*self._blocks, *self._late],
             "stop_reason": final,
             "usage": {"input_tokens": 0, "output_tokens": 0, **(self._usage or {})},
             **self._programs.ending(),

@@ -3,6 +3,13 @@
 The writer begins by forwarding the upstream's bytes, and does so to the end of a run without server calls.
 From the first server call on it composes one message from its start to its stop.  Its blocks are numbered
 without gaps over all turns.  It has no server calls, and the usage of all turns.
+
+A call that has a form of its own is shown as ``server_tool_use`` with its result behind it, and then come the
+calls of the client, as if the model had called one after the other.  Anthropic runs the tool of such a turn
+only once the client has answered; the proxy does so at once, and a result always follows its call.  So the
+calls of the client wait for the end of the turn if there may be such a call.
+
+Source: Anthropic's page "Server tools": the result follows the ``server_tool_use`` block in the same turn.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,6 +49,7 @@ class AnthropicStreamWriter(ComposingWriter):
         self._client_ids: dict[str, str] = {}
         self._last: Mapping[str, Any] = {}
         self._begun: dict[str, Block | None] = {}
+        self._late: dict[int, list[dict[str, Any]]] = {}
         self._new_turn()
 
     def _new_turn(self) -> None:
@@ -59,7 +67,7 @@ class AnthropicStreamWriter(ComposingWriter):
                     return HIDDEN
                 # If its id was repaired, the upstream's own bytes may reach the client only if the turn calls
                 # no server tool; otherwise the client would answer a call with an unknown id.
-                if _block(frame).get("id") != event.call_id:
+                if _block(frame).get("id") != event.call_id or self._shown.forms:
                     sign = OPEN
         return sign
 
@@ -132,6 +140,9 @@ class AnthropicStreamWriter(ComposingWriter):
         for event in frame.events:
             if isinstance(event, ToolCallStarted):
                 block = {**block, "id": self._free_id(event.call_id)}
+                if self._shown.forms:
+                    self._late[index] = [{**payload, "content_block": block}]
+                    return b""
             elif isinstance(event, TextDelta):
                 self._texts.append(event.text)
         out = self._start()
@@ -152,6 +163,9 @@ class AnthropicStreamWriter(ComposingWriter):
 
     def _go_on(self, frame: Frame, payload: dict[str, Any], *, ends: bool) -> bytes:
         index = payload.get("index")
+        if index in self._late and index not in self._places:
+            self._late[index].append(payload)
+            return b""
         if index in self._hidden or index not in self._places:
             return b""
         place = self._places.pop(index) if ends else self._places[index]
@@ -200,6 +214,16 @@ class AnthropicStreamWriter(ComposingWriter):
         self._new_turn()
         return out
 
+    def _late_calls(self) -> bytes:
+        """Write the calls of the client that waited for the calls with forms of their own."""
+        out = b""
+        for events in self._late.values():
+            if events[-1].get("type") != "content_block_stop":
+                events.append({"type": "content_block_stop"})
+            out += b"".join(encode({**event, "index": self._next}) for event in events)
+            self._next += 1
+        return out
+
     # What the run reports.
 
     def keep_alive(self) -> bytes:
@@ -221,7 +245,7 @@ class AnthropicStreamWriter(ComposingWriter):
             "delta": {"stop_sequence": None, **kept, "stop_reason": final, **self._programs.ending()},
             "usage": {"input_tokens": 0, "output_tokens": 0, **self._usage},
         }
-        return self._start() + encode(ended) + STOP
+        return self._start() + self._late_calls() + encode(ended) + STOP
 
 
 def _block(frame: Frame) -> Block:

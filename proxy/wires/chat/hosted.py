@@ -26,7 +26,8 @@ def hosted_tools(payload: Mapping[str, Any]) -> dict[int, HostedTool]:
     options = payload.get(OPTIONS)
     if isinstance(options, dict):
         declared = {**options, "type": "web_search"}  # By that type a choice names it, too.
-        found[_BESIDE] = web_search(OPTIONS, declared, size=options.get("search_context_size"))
+        size, place = options.get("search_context_size"), options.get("user_location")
+        found[_BESIDE] = web_search(OPTIONS, declared, size=size, place=place)
     tools = payload.get("tools")
     for place, tool in enumerate(tools if isinstance(tools, list) else ()):
         if isinstance(tool, dict) and tool.get("type") in _SEARCHES:
@@ -39,6 +40,7 @@ def hosted_tools(payload: Mapping[str, Any]) -> dict[int, HostedTool]:
                 blocked=given.get("excluded_domains"),
                 within="parameters." if isinstance(inner, dict) else "",
                 size=given.get("search_context_size"),
+                place=given.get("user_location"),
             )
     return found
 

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from proxy.base.errors import RequestError
 from proxy.base.events import ToolDefinition, ToolResult
 from proxy.wires.hosted.forms import CallForm
+from proxy.wires.hosted.places import place_of
 
 HostedKind = Literal["web_search", "web_fetch", "image_generation", "code_execution"]
 """The kinds of tools that can be served; each is also the name by which models call it."""
@@ -150,12 +151,13 @@ def web_search(
     blocked: Any = None,
     within: str = "",
     size: Any = None,
+    place: Any = None,
     most: Any = None,
 ) -> HostedTool:
     """Return the declaration of a search of the web.
 
     ``allowed`` and ``blocked`` are its lists of domains, in the members ``within`` it; ``size`` is its
-    ``search_context_size``, and ``most`` its ``max_uses``.  Raises
+    ``search_context_size``, ``place`` its ``user_location``, and ``most`` its ``max_uses``.  Raises
     :class:`~proxy.base.errors.RequestError` for a value of the wrong type.
     """
     bound: dict[str, Any] = {}
@@ -167,6 +169,8 @@ def web_search(
             field = f"{at}.search_context_size"
             raise RequestError(400, f"{field} must be low, medium or high.", param=field)
         bound["max_results"] = _CONTEXT_SIZES[size]
+    if known := place_of(place, f"{at}.user_location"):
+        bound["user_location"] = known
     return HostedTool("web_search", at, declared, form, bound, limits, _count(most, f"{at}.max_uses"))
 
 

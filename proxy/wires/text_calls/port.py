@@ -20,7 +20,7 @@ from proxy.base.conversation import Conversation
 from proxy.base.events import Frame
 from proxy.wires.client_port import ClientRequest, TurnEncoder
 from proxy.wires.crossed import Crossing, TranslatedBody
-from proxy.wires.crossed_links import LinkingPort
+from proxy.wires.crossed_links import LinkingPort, PassingLinks
 from proxy.wires.crossed_reader import ContinuedReader, CrossedReader
 from proxy.wires.crossing.codec import read_exactly
 from proxy.wires.crossing.translation import Translation
@@ -179,12 +179,13 @@ def text_call_port(
     return _ReadingCrossing(client, upstream, request, reading, profile, strict=strict)
 
 
-class _ReadingPort(UpstreamPort):
-    """The port of an upstream of the client's dialect. Its bytes pass until a call is found in their text."""
+class _ReadingPort(LinkingPort, UpstreamPort):
+    """The port of an upstream of the client's dialect. Its bytes pass until a call or a citation is found in
+    their text."""
 
     def __init__(self, wire: Wire, request: ClientRequest, reading: CallReading) -> None:
+        super().__init__(request)
         self._wire = wire
-        self._request = request
         self._reading = reading
         self._editor: BodyEditor | None = None
 
@@ -207,9 +208,10 @@ class _ReadingPort(UpstreamPort):
         reader = _reader_of(self._reading)(
             inner, self._reading, tools, self._wire, max_argument_bytes, reads=reads
         )
-        return continued(
-            inner, reader, partial(self._wire.encoder, self._request), self.dialect.framing.event_end
-        )
+        encoder = partial(self._wire.encoder, self._request)
+        if self._pages:
+            return ContinuedReader(PassingLinks(reader, self._pages, self._numbers), encoder)
+        return continued(inner, reader, encoder, self.dialect.framing.event_end)
 
 
 class _ReadingCrossing(Crossing):

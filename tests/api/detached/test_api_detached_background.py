@@ -11,6 +11,7 @@ import pytest
 import responses_script
 from client_keys import ALICE, BOB, bearer, declared
 from openai import AsyncOpenAI
+from own_servers import own_redis
 from probe_tools import WATCH, Watch
 from proxy_process import ProxyProcess, serving, write_config
 from raw_upstream import FIN, KEEP, LAST_CHUNK, RESET, RawRequest, RawUpstream, Step, chunked, whole
@@ -18,7 +19,6 @@ from responses_script import function_call, message
 from running_proxy import Answer, Proxy, ProxyAddress, make_config, running
 from waiting import LATE_S, until
 
-from proxy.api.detached.event_log import EventLog
 from proxy.api.detached.messages import STOPPED
 
 SLOW, ECHO = "probe_tools__slow", "probe_tools__echo"
@@ -367,8 +367,13 @@ async def fresh(proxy: ProxyProcess, response_id: str, times: int = 12) -> list[
 
 async def test_every_worker_knows_and_cancels(tmp_path: Path, watch: Watch) -> None:
     """With two workers, each of them reports the response's status, streams it and cancels it."""
-    async with RawUpstream(model("effect__act")) as upstream:
-        write_config(tmp_path, upstream.url, allow=("effect__act",), more=WORKERS, workers=2)
+    (tmp_path / "redis").mkdir()
+    async with (
+        own_redis(tmp_path / "redis", "--save", "") as (redis, _),
+        RawUpstream(model("effect__act")) as upstream,
+    ):
+        more = WORKERS.replace("[limits]", f'[limits]\nstorage = "{redis}"')
+        write_config(tmp_path, upstream.url, allow=("effect__act",), more=more, workers=2)
         async with serving(tmp_path) as proxy:
             response_id = (await proxy.ask(ASK, path="/v1/responses")).json["id"]
             await proxy.appears("started")
@@ -392,14 +397,17 @@ async def test_every_worker_knows_and_cancels(tmp_path: Path, watch: Watch) -> N
             (tmp_path / "go").touch()
 
 
-async def test_a_long_stream_is_not_kept(watch: Watch) -> None:
-    """A log above its size limit drops all its events and wakes its readers, who find it full."""
-    log = EventLog(max_bytes=100)
-    log.put(0, b"x" * 60)
-    waiting = asyncio.create_task(log.wait(1, LATE_S))
-    await asyncio.sleep(0)
-    log.put(1, b"x" * 60)
-    await waiting
-    assert (log.full, list(log.since(0))) == (True, [])
-    log.put(2, b"x")
-    assert list(log.since(0)) == []
+async def test_without_redis_another_worker_streams_the_end(tmp_path: Path, watch: Watch) -> None:
+    """A worker that cannot read the events of another one waits, and sends the whole response at the end."""
+    async with RawUpstream(model("effect__act")) as upstream:
+        write_config(tmp_path, upstream.url, allow=("effect__act",), more=WORKERS, workers=2)
+        async with serving(tmp_path) as proxy:
+            response_id = (await proxy.ask(ASK, path="/v1/responses")).json["id"]
+            await proxy.appears("started")
+            following = [asyncio.create_task(get(proxy, response_id, "?stream=true")) for _ in range(8)]
+            (tmp_path / "go").touch()
+            ends = [events_of(one.body)[-1] for one in await asyncio.gather(*following)]
+    assert {end["type"] for end in ends} == {"response.completed"}
+    outputs = {json.dumps(end["response"]["output"], sort_keys=True) for end in ends}
+    assert len(outputs) == 1
+    assert "It is done." in outputs.pop()

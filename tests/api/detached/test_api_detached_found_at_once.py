@@ -16,7 +16,7 @@ from responses_script import message
 from running_proxy import Answer, Proxy, make_config, running
 
 from proxy.api.detached.background_stream import BackgroundStream
-from proxy.api.detached.event_log import EventLog
+from proxy.api.detached.logs.event_log import EventLog
 from proxy.wires.responses.resource import queued
 
 ASK: dict[str, Any] = {"model": "m", "input": "Say it.", "background": True}
@@ -127,10 +127,12 @@ def ended_stream() -> BackgroundStream:
 def test_an_end_waits_for_the_end_of_the_run() -> None:
     """The last event counts when the run has finished, and what comes between is dropped."""
     stream = ended_stream()
-    assert (stream.ended, stream.log.ended, len(stream.log.events)) == (False, False, 0)
+    assert (stream.ended, stream.log.end, len(stream.log.events)) == (False, None, 0)
     stream.push(b'data: {"type": "response.output_text.delta", "delta": "x"}\n\n')
     stream.finish()
-    assert (stream.ended, stream.log.ended, len(stream.log.events)) == (True, True, 1)
+    assert (stream.ended, stream.log.end, len(stream.log.events)) == (True, None, 0)
+    stream.close()
+    assert (stream.log.end, len(stream.log.events)) == (True, 1)
     assert stream.resource["status"] == "completed"
 
 
@@ -146,6 +148,7 @@ def test_a_run_that_breaks_after_its_last_event_has_failed(broken: str) -> None:
         stream.abort()
     else:
         stream.finish()
+    stream.close()
     assert (stream.resource["status"], len(stream.log.events)) == ("failed", 1)
 
 

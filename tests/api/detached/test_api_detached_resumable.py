@@ -17,7 +17,9 @@ from running_proxy import Answer, Proxy, make_config, running
 from waiting import LATE_S, until
 
 from proxy.api.detached import resumable
+from proxy.api.detached.logs.event_log import LocalLogs
 from proxy.api.detached.resumable import ResumableRuns
+from proxy.base.errors import RequestError
 from proxy.http.headers import Headers
 from proxy.relay.base import ClientStream
 from proxy.relay.starting.runs import StartedRun
@@ -224,7 +226,8 @@ class SlowClient:
 
     def set_header(self, name: str, value: str) -> None: ...
 
-    def start(self, status: int, headers: Headers) -> None: ...
+    def start(self, status: int, headers: Headers) -> None:
+        self.started = True
 
     def flush(self) -> None: ...
 
@@ -268,14 +271,15 @@ class KeptRun:
     """A run that has sent three pieces to a client that left; it goes on when the test sets ``more``."""
 
     def __init__(self) -> None:
-        self.runs = ResumableRuns(LATE_S)
+        self.logs = LocalLogs()
+        self.runs = ResumableRuns(self.logs, cast("Any", None), LATE_S)
         self.more, self.last = asyncio.Event(), b"d"
 
     def serve(self, client: ClientStream) -> Coroutine[Any, Any, None]:
         """Serve the run to its first client."""
         job = SimpleNamespace(identity=SimpleNamespace(run_id="r", caller="me"))
-        stream = self.runs.keep(client)
-        return self.runs.serve(StartedRun(cast("Any", job), stream, cast("Any", self)), stream, b"")
+        stream = self.runs.keep(client, "r", "me", b"")
+        return self.runs.serve(StartedRun(cast("Any", job), stream, cast("Any", self)), stream)
 
     async def run(self, job: Any, stream: ClientStream) -> None:
         stream.start(200, ())
@@ -297,44 +301,80 @@ class KeptRun:
     def resumed(self) -> tuple[SlowClient, asyncio.Task[None]]:
         """Return a client that resumes the run, and the task that serves it."""
         client = SlowClient()
+        client.started = False
         return client, asyncio.create_task(self.runs.resume("r", "me", b"", client))
 
 
-async def test_the_newest_of_two_clients_that_come_back_at_once_gets_the_stream() -> None:
-    """The older client's connection is cut, and its leaving does not start the timer that ends the run."""
+async def test_two_clients_that_come_back_both_get_the_stream() -> None:
+    """A connection that nobody reads any more does not keep its client from coming back over another one."""
     kept = KeptRun()
     await kept.left()
-    older, losing = kept.resumed()
+    older, stuck = kept.resumed()
     await turns()
     newer, winning = kept.resumed()
-    await turns()
-    assert older.ended == "aborted"
     newer.read()
     await turns()
-    assert isinstance(losing.exception(), ConnectionResetError)
-    assert kept.runs._runs["r"].timer is None, "the run would end, though it has a client"
     kept.more.set()
     await asyncio.wait_for(winning, LATE_S)
     assert (b"".join(newer.got), newer.ended) == (b"abcd", "finished")
     assert older.got == [b"a"]
+    stuck.cancel()
+    await kept.runs.drain(1)
+
+
+async def test_a_run_does_not_wait_for_a_client_that_came_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the first connection takes no more bytes, the run goes on as soon as the client reads elsewhere."""
+    monkeypatch.setattr(resumable, "_FOLLOWED_S", 0.01)
+    kept = KeptRun()
+    first = SlowClient()
+    serving = asyncio.create_task(kept.serve(first))
+    await turns()
+    assert first.got == [b"a"]
+    newer, winning = kept.resumed()
+    newer.read()
+    kept.more.set()
+    await asyncio.wait_for(winning, LATE_S)
+    assert (b"".join(newer.got), newer.ended) == (b"abcd", "finished")
+    assert (first.got, first.ended) == ([b"a"], "aborted")
+    with pytest.raises(ConnectionResetError):
+        await serving
     await kept.runs.drain(1)
 
 
 async def test_no_client_gets_a_stream_with_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     """If a run becomes too large to keep while its client catches up, the client's connection is cut."""
-    monkeypatch.setattr(resumable, "_MAX_BYTES", 10)
+    monkeypatch.setattr(resumable, "_MAX_BYTES", 200)
     kept = KeptRun()
-    kept.last = b"d" * 11
+    kept.last = b"d" * 201
     await kept.left()
     client, resuming = kept.resumed()
+    client.read(3)
     await turns()
     kept.more.set()
-    await turns()
-    client.read()
     await asyncio.wait({resuming}, timeout=LATE_S)
     assert isinstance(resuming.exception(), ConnectionResetError)
-    assert (client.got, client.ended) == ([b"a"], "aborted")
+    assert (client.got, client.ended) == ([b"a", b"b", b"c"], "aborted")
     await kept.runs.drain(1)
+
+
+async def test_a_run_that_is_read_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run of a client that left ends after its time only if nobody reads it then."""
+    kept = KeptRun()
+    kept.runs._keep_s = 0.05
+    await kept.left()
+    client, resuming = kept.resumed()
+    client.read()
+    (run,) = kept.runs._runs.values()
+    first = run.timer
+    await until(lambda: run.timer is not first)
+    resuming.cancel()
+    await asyncio.wait({resuming})
+    await asyncio.wait({run.task}, timeout=LATE_S)
+    assert run.task.cancelled()
+    late, refused = kept.resumed()
+    await asyncio.wait({refused})
+    assert isinstance(error := refused.exception(), RequestError)
+    assert (error.status, late.got) == (404, [])
 
 
 async def test_a_run_whose_client_is_gone_when_it_sends_ends_in_its_time_too() -> None:
@@ -345,7 +385,7 @@ async def test_a_run_whose_client_is_gone_when_it_sends_ends_in_its_time_too() -
     serving = asyncio.create_task(kept.serve(client))
     await turns()
     client.ended = "closed"
-    run = kept.runs._runs["r"]
+    (run,) = kept.runs._runs.values()
     run.stream.push(b"x")
     serving.cancel()
     await asyncio.wait({serving})

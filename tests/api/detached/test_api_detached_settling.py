@@ -12,6 +12,7 @@ import pytest
 import responses_script
 from client_keys import ALICE, bearer, declared
 from msgspec.structs import replace
+from own_servers import own_redis
 from raw_upstream import RawUpstream
 from responses_script import message
 from running_proxy import Proxy, make_config, running
@@ -20,8 +21,10 @@ from waiting import PATIENCE_S, until
 
 from proxy.api.detached import background_reader, take_over
 from proxy.api.detached.background import PREFIX, BackgroundRuns
-from proxy.api.detached.kept_attempts import KeptAttempts, KeptState
+from proxy.api.detached.kept_states import KeptState, KeptStates, log_name
+from proxy.api.detached.logs.redis_logs import RedisLogs
 from proxy.api.detached.stored_request import StoredRequest, read_request
+from proxy.app.app import _item_keys
 from proxy.app.open_record import open_record
 from proxy.config.load import Config
 from proxy.records.background import BackgroundRecord, Lease
@@ -39,9 +42,8 @@ DIED = "The server process that ran this response ended before the response was 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the proxy find responses without a process at once, and run them again without a delay."""
+    """Let the proxy find responses without a process at once."""
     monkeypatch.setattr(take_over, "_LOOK_EVERY_S", 0.05)
-    monkeypatch.setattr(take_over, "_AFTER_DEATH_S", (0.0, 0.0))
 
 
 def config(folder: Path, upstream: str, **sections: Any) -> Config:
@@ -75,7 +77,7 @@ async def left(
         await dead.start()
         dead.put_run(run("run_1", caller=caller))
         await dead.put_background(record, wanted.to_json())
-        KeptAttempts(dead).put_state(
+        KeptStates(dead).put(
             Lease(ID, record.attempt), caller, KeptState(queued(ID, {}, record.asked_at), "run_1")
         )
         if effect:
@@ -137,14 +139,14 @@ async def test_an_answer_is_read_though_its_process_died_as_it_stored_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If a process died after it stored an answer, the client gets the answer with the request's time."""
-    monkeypatch.setattr(background_reader, "_SILENT_S", -1.0)
+    monkeypatch.setattr(background_reader, "_UNSEEN_S", -1.0)
     asked_at, lease = time.time() - 600, Lease(ID, 1)
     answer = {"id": ID, "created_at": 1700000000, "status": "completed", "output": []}
     async with running(config(tmp_path, "http://127.0.0.1:9/v1")) as proxy:
         store = proxy.services.store
         store.put_run(run("run_1", caller="open"))
         await store.put_background(BackgroundRecord(ID, "open", "run_1", asked_at), request().to_json())
-        KeptAttempts(store).put_state(lease, "open", KeptState(queued(ID, {}, asked_at), "run_1"))
+        KeptStates(store).put(lease, "open", KeptState(queued(ID, {}, asked_at), "run_1"))
         store.put_response(
             ResponseRecord(ID, "run_1", "open", json.dumps(answer).encode(), b"[]", b"{}", time.time())
         )
@@ -162,18 +164,26 @@ async def test_a_reader_in_the_middle_is_told(tmp_path: Path, words: bool) -> No
         (number, encode_event(json.dumps({"type": kind, "sequence_number": number}).encode(), kind.encode()))
         for number, kind in enumerate(kinds)
     ]
-    async with RawUpstream(responses_script.stream(message("It is done."), id="resp_up1")) as upstream:
-        settings = config(tmp_path, upstream.url)
+    async with (
+        own_redis(tmp_path) as (redis, _),
+        RawUpstream(responses_script.stream(message("It is done."), id="resp_up1")) as upstream,
+    ):
+        limits = {"requests": (), "tool_calls": (), "storage": redis}
+        settings = config(tmp_path, upstream.url, limits=limits)
         other, lease = open_record(settings), Lease(ID, 1)
         await other.start()
+        _, hash_key = await other.hash_key()
+        logs = RedisLogs(redis, await _item_keys(other, hash_key))
         try:
             other.put_run(run("run_1", caller="open"))
             await other.put_background(
                 BackgroundRecord(ID, "open", "run_1", time.time()), request().to_json()
             )
-            kept, queue = KeptAttempts(other), queued(ID, {}, time.time())
-            kept.put_events(lease, "open", "run_1", 0, events)
-            kept.put_state(lease, "open", KeptState(queue, "run_1", pieces=1, leading=2))
+            log = logs.open(log_name(lease, "open"))
+            for number, event in events:
+                log.put(number, event)
+            state = KeptState(queued(ID, {}, time.time()), "run_1", leading=2)
+            KeptStates(other).put(lease, "open", state)
             async with running(settings) as proxy:
                 path = f"/v1/responses/{ID}"
 
@@ -187,10 +197,12 @@ async def test_a_reader_in_the_middle_is_told(tmp_path: Path, words: bool) -> No
                     while events[-1][1] not in body:
                         body += await anext(pieces)
                     assert await other.release_background(lease)
+                    log.close(ended=False)
                     async for piece in pieces:
                         body += piece
                 done = await settled(proxy)
         finally:
+            await logs.aclose()
             await other.aclose()
     assert done["status"] == "completed"
     assert answer.clean

@@ -1,7 +1,6 @@
-"""A client resumes a dropped stream at another worker of the same port; the two workers share a store."""
+"""A client resumes a dropped stream at another worker or host; the two share a record and a Redis."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -11,16 +10,13 @@ from typing import Any
 import pytest
 from agents_rig import Asked, Models, Turn
 from client_keys import ALICE, BOB, bearer, declared
+from msgspec.structs import replace
+from own_servers import own_redis
 from probe_tools import WATCH, Watch
 from raw_upstream import RawUpstream
+from redis.asyncio import Redis
 from running_proxy import Answer, Conversation, Proxy, make_config, running
-from waiting import LATE_S, until
-
-from proxy.api.detached.shared_resumable import _OtherWorker
-from proxy.net.channel import Channel
-from proxy.server.peers import Answers, Peers
-
-pytestmark = pytest.mark.both_loops
+from waiting import LATE_S, PATIENCE_S, until
 
 SLOW = "probe_tools__slow"
 BODY: Any = {"model": "m", "messages": [{"role": "user", "content": "Do it."}], "stream": True}
@@ -41,6 +37,12 @@ class Workers:
     first: Proxy
     second: Proxy
     end_first: AsyncExitStack
+    redis: str
+
+    async def lose_logs(self) -> None:
+        """Let every log expire."""
+        async with Redis.from_url(self.redis) as client:
+            await client.flushall()
 
 
 def say(asked: Asked) -> Turn:
@@ -49,31 +51,27 @@ def say(asked: Asked) -> Turn:
 
 
 @asynccontextmanager
-async def workers(folder: Path) -> AsyncIterator[Workers]:
-    """Run two workers of one server, which can ask each other."""
-    peers = Peers(), Peers()
-
-    def ask(other: Peers) -> Any:
-        async def others(name: str, _: float) -> Answers:
-            body = other.own_answer(name)
-            return Answers() if body is None else Answers((body,))
-
-        return others
-
-    peers[0].ask_others, peers[1].ask_others = ask(peers[1]), ask(peers[0])
-    async with RawUpstream(Models({"m": say})) as upstream, AsyncExitStack() as end_first:
+async def workers(folder: Path, *, resume_s: float = 60, shares: bool = True) -> AsyncIterator[Workers]:
+    """Run two servers with one record and one Redis."""
+    (folder / "redis").mkdir()
+    async with (
+        own_redis(folder / "redis", "--save", "") as (redis, _),
+        RawUpstream(Models({"m": say})) as upstream,
+        AsyncExitStack() as end_first,
+    ):
         config = make_config(
             {"base_url": upstream.url, "wires": ("chat",)},
             modules=("probe_tools",),
             allow=(SLOW,),
-            tools={"timeout_s": LATE_S, "keepalive_s": LATE_S},
+            tools={"timeout_s": LATE_S, "keepalive_s": LATE_S, "resume_s": resume_s},
             server={"send_timeout_s": LATE_S},
             store={"url": f"sqlite:///{folder / 'r.db'}"},
+            limits={"requests": (), "tool_calls": (), "storage": redis if shares else "memory://"},
             keys={"alice": declared(ALICE), "bob": declared(BOB)},
         )
-        first = await end_first.enter_async_context(running(config, peers=peers[0]))
-        async with running(config, peers=peers[1]) as second:
-            yield Workers(first, second, end_first)
+        first = await end_first.enter_async_context(running(config))
+        async with running(config) as second:
+            yield Workers(first, second, end_first, redis)
 
 
 async def left(worker: Proxy, watch: Watch) -> tuple[str, bytes]:
@@ -123,21 +121,13 @@ async def test_a_stream_is_resumed_at_another_worker(tmp_path: Path, watch: Watc
 
 
 async def test_a_client_leaves_one_worker_and_comes_back_to_the_other(tmp_path: Path, watch: Watch) -> None:
-    """The newest client gets the run, and the proxy cuts off the client that read at the other worker."""
+    """A client reads at one worker, then at the other, and gets the whole stream in the end."""
     async with workers(tmp_path) as two:
         run_id, seen = await left(two.first, watch)
-        async with two.second.sent(BODY, {**MINE, "x-toolrelay-resume": run_id}) as older:
-            answer = await read_until(older, seen)
-            async with two.first.sent(BODY, {**MINE, "x-toolrelay-resume": run_id}) as newer:
-                await read_until(newer, seen)
-                # The older client gets nothing more and no proper end.
-                async for piece in older.pieces(answer):
-                    answer.body += piece
-                newer.leave()
-        assert (answer.body, answer.clean) == (seen, False)
-        async with two.second.sent(BODY, {**MINE, "x-toolrelay-resume": run_id}) as gone:
-            await read_until(gone, seen)
-            gone.leave()
+        for worker in (two.second, two.first, two.second):
+            async with worker.sent(BODY, {**MINE, "x-toolrelay-resume": run_id}) as conversation:
+                await read_until(conversation, seen)
+                conversation.leave()
         watch.go_on.set()
         whole = await resume(two.second, run_id)
     assert whole.clean
@@ -162,7 +152,7 @@ async def test_nobody_else_resumes_it_there_either(tmp_path: Path, watch: Watch)
 
 
 async def test_the_worker_with_the_run_ends(tmp_path: Path, watch: Watch) -> None:
-    """If the worker with the run stops, a client at the other worker gets an error event, and later a 404."""
+    """If the worker with the run stops, a client at the other worker gets an error event, also later."""
     async with workers(tmp_path) as two:
         run_id, seen = await left(two.first, watch)
         async with two.second.sent(BODY, {**MINE, "x-toolrelay-resume": run_id}) as conversation:
@@ -174,22 +164,49 @@ async def test_the_worker_with_the_run_ends(tmp_path: Path, watch: Watch) -> Non
         after = await resume(two.second, run_id)
     assert answer.clean
     assert b'"error"' in answer.body[len(seen) :]
-    assert after.status == 404
+    assert (after.status, after.body) == (200, answer.body)
 
 
-async def test_a_run_waits_for_a_client_of_another_worker_that_does_not_read() -> None:
-    """The run waits once a few pieces are unread, and gets a connection error once that worker is gone."""
-    near, far = socket.socketpair()
-    channel = await Channel.over(near)
-    stream = _OtherWorker(channel)
-    piece = b"x" * (1 << 20)
-    while (wait := stream.push(piece)) is None:
-        pass
-    waiting = asyncio.ensure_future(wait)
-    assert channel.unread < 3 * len(piece)
-    far.close()
-    with pytest.raises(ConnectionError):
-        await waiting
-    with pytest.raises(ConnectionError):
-        stream.push(piece)
-    channel.close()
+async def test_a_run_that_is_read_elsewhere_goes_on(tmp_path: Path, watch: Watch) -> None:
+    """A run whose client reads at another worker does not end, however long ago it left the first one."""
+    async with workers(tmp_path, resume_s=0.3) as two:
+        run_id, seen = await left(two.first, watch)
+        async with two.second.sent(BODY, {**MINE, "x-toolrelay-resume": run_id}) as conversation:
+            answer = await read_until(conversation, seen)
+            await asyncio.sleep(1.0)  # Three times as long as a run goes on that nobody reads.
+            watch.go_on.set()
+            async for piece in conversation.pieces(answer):
+                answer.body += piece
+    assert answer.clean
+    assert b"It is done." in answer.body
+
+
+async def test_a_run_whose_process_died_is_run_anew(tmp_path: Path, watch: Watch) -> None:
+    """If the record says that the process of a run died, the request that comes back gets a new run."""
+    async with workers(tmp_path) as two:
+        run_id, _ = await left(two.first, watch)
+        (run,) = await two.first.runs()
+        await two.end_first.aclose()
+        await two.lose_logs()
+        stranger = await resume(two.second, run_id, key=BOB)
+        store = two.second.services.store
+        store.put_run(replace(run, status="interrupted"))
+        assert await store.wait_until_visible(PATIENCE_S)
+        watch.go_on.set()
+        answer = await resume(two.second, run_id)
+        stolen = await resume(two.second, run_id, key=BOB)
+    assert (stranger.status, stolen.status) == (404, 404)
+    assert (answer.status, answer.clean) == (200, True)
+    assert b"It is done." in answer.body
+    assert answer.header("x-toolrelay-run") != run_id
+
+
+async def test_without_redis_only_the_worker_with_the_run_resumes_it(tmp_path: Path, watch: Watch) -> None:
+    """A worker that cannot read the run answers 404, and says why; the run itself goes on."""
+    async with workers(tmp_path, shares=False) as two:
+        run_id, _ = await left(two.first, watch)
+        elsewhere = await resume(two.second, run_id)
+        watch.go_on.set()
+        here = await resume(two.first, run_id)
+    assert (elsewhere.status, here.status) == (404, 200)
+    assert "shares no Redis" in elsewhere.error["message"]

@@ -5,7 +5,7 @@ import json
 import os
 import random
 import signal
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import responses_script
 from openai import AsyncOpenAI, BadRequestError
+from own_servers import own_redis
 from proxy_process import ProxyProcess, serving, write_config
 from raw_upstream import RawRequest, RawUpstream, Step, whole
 from responses_script import function_call, message
@@ -20,7 +21,7 @@ from running_proxy import Answer
 from store_postgres import fetch, need_postgres, new_schema
 from waiting import until
 
-from proxy.api.detached.kept_attempts import KeptAttempts
+from proxy.api.detached.kept_states import KeptStates
 from proxy.app.open_record import open_record
 from proxy.config.load import load_config
 from proxy.records.background import Lease
@@ -43,6 +44,14 @@ async def look() -> dict[str, bool]:
 
 MORE = '[limits]\nrequests = []\ntool_calls = []\n[store]\nurl = "sqlite:///toolrelay.db"\n'
 ASK: dict[str, Any] = {"model": "m", "input": "Do it.", "background": True}
+
+
+@pytest.fixture
+async def shared(tmp_path: Path) -> AsyncIterator[str]:
+    """The settings of workers that share a Redis."""
+    (tmp_path / "redis").mkdir()
+    async with own_redis(tmp_path / "redis", "--save", "") as (url, _):
+        yield MORE.replace("[limits]", f'[limits]\nstorage = "{url}"')
 
 
 def model(tool: str) -> Any:
@@ -114,10 +123,10 @@ async def has_words_on_record(folder: Path, response_id: str) -> None:
     """Wait until the store has the first attempt's events up to the model's first text."""
     store = open_record(load_config(folder / "toolrelay.toml", os.environ), must_exist=True)
     await store.start()
-    kept = KeptAttempts(store)
+    kept = KeptStates(store)
 
     async def has_words() -> bool:
-        state = await kept.state(Lease(response_id, 1), "open")
+        state = await kept.find(Lease(response_id, 1), "open")
         return state is not None and bool(text_of(state.resource))
 
     try:
@@ -126,10 +135,10 @@ async def has_words_on_record(folder: Path, response_id: str) -> None:
         await store.aclose()
 
 
-async def test_a_response_is_taken_over_after_its_worker_was_killed(tmp_path: Path) -> None:
+async def test_a_response_is_taken_over_after_its_worker_was_killed(tmp_path: Path, shared: str) -> None:
     """A request without an effect is run again under the same id, and its answer is from one attempt only."""
     async with RawUpstream(model("read__look")) as upstream:
-        write(tmp_path, upstream.url, workers=2)
+        write(tmp_path, upstream.url, more=shared, workers=2)
         async with serving(tmp_path) as proxy:
             first = await proxy.ask(ASK, path="/v1/responses")
             response_id = first.json["id"]
@@ -158,11 +167,11 @@ async def test_a_response_is_taken_over_after_its_worker_was_killed(tmp_path: Pa
     assert [line for line in proxy.log if "background_run_taken_over" in line]
 
 
-async def test_a_response_with_an_effect_fails_and_names_the_call(tmp_path: Path) -> None:
+async def test_a_response_with_an_effect_fails_and_names_the_call(tmp_path: Path, shared: str) -> None:
     """After ``kill -9`` in the middle of an effect the response fails, says which call's outcome is unknown,
     and the effect does not happen again."""
     async with RawUpstream(model("effect__act")) as upstream:
-        write(tmp_path, upstream.url, workers=2)
+        write(tmp_path, upstream.url, more=shared, workers=2)
         async with serving(tmp_path) as proxy:
             response_id = (await proxy.ask(ASK, path="/v1/responses")).json["id"]
             await proxy.appears("started")
@@ -182,11 +191,11 @@ async def test_a_response_with_an_effect_fails_and_names_the_call(tmp_path: Path
     assert len(upstream.requests) == 1
 
 
-async def test_a_reader_gets_one_consistent_answer(tmp_path: Path) -> None:
+async def test_a_reader_gets_one_consistent_answer(tmp_path: Path, shared: str) -> None:
     """openai-python: after the take-over, a client that has read some of the first attempt's text gets an
     error; a client that has read none of it goes on, and gets the second attempt's text only."""
     async with RawUpstream(model("read__look")) as upstream:
-        write(tmp_path, upstream.url, workers=2)
+        write(tmp_path, upstream.url, more=shared, workers=2)
         async with (
             serving(tmp_path) as proxy,
             AsyncOpenAI(base_url=f"http://127.0.0.1:{proxy.port}/v1", api_key="unused") as client,

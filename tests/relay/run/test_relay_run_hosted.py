@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from provider_models import SEARCH, SEARCHING, serving_models
+from provider_models import SEARCH, SEARCHING, RecordedPages, serving_models
 
 from proxy.api.admin.json_output import detail_to_json
 from proxy.base.errors import RequestError
 from proxy.base.events import ToolResult
+from proxy.config.secret import Secret
+from proxy.tools.contract.capabilities import QueryParams
 from proxy.wires.hosted.tools import FoundPage, HostedTool, found_pages, query_of, web_search
 
 MESSAGES = "/v1/messages"
@@ -41,6 +43,61 @@ async def test_domains_reach_the_search() -> None:
     assert use["input"] == SEARCH
     assert result["content"] == {"type": "web_search_tool_result_error", "error_code": "unavailable"}
     assert "server_tool_use" not in answer.json["usage"]
+
+
+class AskedEngine(RecordedPages):
+    """An engine that keeps what it is asked, and finds nothing."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.asked: list[tuple[Any, Any]] = []
+
+    async def get_json(
+        self, url: str, params: QueryParams | None = None, headers: Mapping[str, str] | None = None
+    ) -> Any:
+        self.asked.append((params, headers))
+        return {"web": {"results": []}}
+
+
+PLACE = {"type": "approximate", "country": "DE", "city": "Potsdam"}
+NEAR: list[tuple[str, dict[str, Any]]] = [
+    (MESSAGES, asked(MESSAGES, {**OF_MESSAGES, "user_location": PLACE})),
+    (RESPONSES, asked(RESPONSES, {"type": "web_search", "user_location": PLACE})),
+    (
+        "/v1/chat/completions",
+        {
+            "model": "gpt-4o-mini",
+            "messages": QUESTION,
+            "web_search_options": {
+                "user_location": {"type": "approximate", "approximate": {"country": "DE", "city": "Potsdam"}}
+            },
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), NEAR, ids=["messages", "responses", "chat"])
+async def test_where_the_user_is(path: str, body: Mapping[str, Any]) -> None:
+    """The place in a declaration reaches the engine, not the model's, and not the record of the call."""
+    engine = AskedEngine()
+    calls = {"web_search": {**SEARCH, "user_location": {"city": "Nowhere"}}}
+    settings = {**SEARCHING, "web_search": "brave", "base_urls": {}}
+    async with serving_models(
+        calls,
+        native=(),
+        hosts_search=True,
+        http=engine,
+        tools=settings,
+        credentials={"brave": {"token": Secret("env:BRAVE_TOKEN", "t")}},
+    ) as (proxy, _):
+        answer = await proxy.ask(body, HEADERS if path == MESSAGES else {}, path=path)
+        (row,) = (await proxy.only_run()).invocations
+    assert answer.status == 200
+    ((params, headers),) = engine.asked
+    assert params["country"] == "DE"
+    assert headers == {"X-Loc-Country": "DE", "X-Loc-City": "Potsdam"}
+    assert "Potsdam" not in json.dumps(row.arguments_redacted)
+    assert b"Nowhere" not in answer.body
 
 
 async def test_searches_cost_their_price() -> None:
@@ -174,12 +231,12 @@ async def test_calls_that_wait_count_for_max_uses() -> None:
 async def test_no_cache_keeps_a_declaration() -> None:
     """A client cannot fill the process's memory with what it writes into its declarations."""
     async with serving_models(CALLS, native=(), hosts_search=True) as (proxy, _):
-        declared = {**OF_MESSAGES, "user_location": {"type": "approximate", "city": "x" * 100_000}}
+        declared = {**OF_MESSAGES, "cache_control": {"type": "ephemeral", "ttl": "x" * 100_000}}
         await proxy.ask(asked(MESSAGES, declared), HEADERS, path=MESSAGES)
         await proxy.ask(asked(MESSAGES, OF_MESSAGES), HEADERS, path=MESSAGES)
         gc.collect()
         kept = [one for one in gc.get_objects() if isinstance(one, HostedTool)]
-    assert not any("user_location" in one.declared for one in kept)
+    assert not any("cache_control" in one.declared for one in kept)
 
 
 async def test_each_request_has_its_own_declaration() -> None:
@@ -264,6 +321,12 @@ async def test_a_search_that_sees_only_a_store() -> None:
         ({**OF_MESSAGES, "blocked_domains": [1]}, "tools[0].blocked_domains"),
         ({**OF_MESSAGES, "allowed_domains": ["a.example"] * 101}, "tools[0].allowed_domains"),
         ({**OF_MESSAGES, "max_uses": 0}, "tools[0].max_uses"),
+        ({**OF_MESSAGES, "user_location": {"type": "exact"}}, "tools[0].user_location"),
+        ({**OF_MESSAGES, "user_location": "Berlin"}, "tools[0].user_location"),
+        ({**OF_MESSAGES, "user_location": {"country": "Germany"}}, "tools[0].user_location.country"),
+        ({**OF_MESSAGES, "user_location": {"city": "x" * 256}}, "tools[0].user_location.city"),
+        ({**OF_MESSAGES, "user_location": {"city": "a\r\nX-Evil: 1"}}, "tools[0].user_location.city"),
+        ({**OF_MESSAGES, "user_location": {"timezone": 7}}, "tools[0].user_location.timezone"),
     ],
 )
 async def test_odd_declarations(tool: Mapping[str, Any], param: str) -> None:

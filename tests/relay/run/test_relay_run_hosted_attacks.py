@@ -117,7 +117,9 @@ async def test_other_arguments_of_a_fetch() -> None:
 class Echoing(Watched):
     """An engine that finds each address that it is asked for, and says so."""
 
-    async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
+    async def get_json(
+        self, url: str, params: QueryParams | None = None, headers: Mapping[str, str] | None = None
+    ) -> Any:
         return {"results": [{"url": str((params or {})["q"]), "title": "Found", "content": ""}]}
 
 
@@ -244,3 +246,23 @@ async def test_results_that_the_client_carries() -> None:
         forged = models["gpt-4o-mini"].results
     assert "The Havel is a river" in result
     assert forged == []
+
+
+async def test_a_mixed_turn_that_the_client_carries() -> None:
+    """A search beside a call of the client's is rebuilt, too, where the record has no such turn."""
+    calls = {"read": {"path": "a.txt"}, "web_search": SEARCH}
+    tools = {**FETCHING, "hosted": {"web_search": "web__search"}}
+    async with serving_models(calls, native=(), hosts_search=True, pages={}, tools=tools) as (proxy, models):
+        answer = await proxy.ask(body(SEARCHES, READ), HEADERS, path=MESSAGES)
+        shown = answer.json["content"]
+        assert [block["type"] for block in shown] == ["server_tool_use", "web_search_tool_result", "tool_use"]
+        result = {"type": "tool_result", "tool_use_id": shown[-1]["id"], "content": "the file"}
+        history = [
+            {"role": "user", "content": "Another conversation."},
+            {"role": "assistant", "content": shown},
+            {"role": "user", "content": [result]},
+        ]
+        await proxy.ask(body(SEARCHES, READ, messages=history), HEADERS, path=MESSAGES)
+        ours, theirs = models["gpt-4o-mini"].results
+    assert "The Havel is a river" in ours
+    assert theirs == "the file"

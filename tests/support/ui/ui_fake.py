@@ -15,6 +15,7 @@ from typing import Any
 
 from aiohttp import web
 from in_process import serving_app
+from ui_conversation import conversation
 
 import proxy
 
@@ -169,6 +170,14 @@ class FakeUi:
             ],
             "meaning": "The run came to its answer.",
             "message_count": 3,
+            "approvals": [],
+            "errors": {
+                "timeout": {
+                    "when": "The call took longer than the tool's `timeout_s`.",
+                    "remedy": "Raise the tool's timeout_s if it may take longer.",
+                    "page": "/docs/errors",
+                }
+            },
             "messages": [],
             "offer": [
                 {"tool": "core__get_weather", "outcome": "offered", "rule": 'policy.allow "core__*"'},
@@ -248,6 +257,8 @@ class FakeUi:
             run = next((one for one in self.runs if one["id"] == path.split("/")[1]), None)
             if run is not None and path.count("/") == 1:
                 return web.json_response(self.detail(run))
+            if run is not None and path.endswith("/conversation"):
+                return web.json_response(conversation(run["id"]))
         return _error(404, "not_found", "There is nothing here.")
 
     def _page(self, request: web.Request) -> dict[str, Any]:

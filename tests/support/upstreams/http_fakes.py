@@ -14,7 +14,9 @@ class NoHttp:
         """Return this client."""
         return self
 
-    async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
+    async def get_json(
+        self, url: str, params: QueryParams | None = None, headers: Mapping[str, str] | None = None
+    ) -> Any:
         """Fail: the tool must not call this."""
         raise AssertionError(url)
 
@@ -40,7 +42,9 @@ class Answers(NoHttp):
         self.bodies = list(bodies)
         self.asked: list[tuple[str, Any]] = []
 
-    async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
+    async def get_json(
+        self, url: str, params: QueryParams | None = None, headers: Mapping[str, str] | None = None
+    ) -> Any:
         """Return the next body."""
         self.asked.append((url, params))
         return self.bodies.pop(0)

@@ -1,16 +1,16 @@
 """Outgoing HTTP of tools, against real servers on loopback."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Literal
 
 import pytest
 from aiohttp import TCPConnector, web
-from aiohttp.abc import AbstractResolver
 from aiohttp.test_utils import TestServer
 from closed_port import closed_port
 from pytest_aiohttp import AiohttpServer
+from resolved_names import Names
+from yarl import URL
 
 from proxy.base.errors import ToolFailure
 from proxy.net.public_addresses import is_public_address
@@ -21,32 +21,6 @@ from proxy.tools.contract.spec import Redaction
 from proxy.tools.providers.function import FunctionProvider, tool
 
 LOOPBACK = ("127.0.0.0/8", "::1/128")
-
-
-class Names(AbstractResolver):
-    """A resolver that gives every name the same addresses and counts its calls."""
-
-    def __init__(self, *addresses: str) -> None:
-        self.addresses = addresses
-        self.asked = 0
-
-    async def resolve(self, host: str, port: int = 0, family: Any = socket.AF_INET) -> Any:
-        """Return the addresses."""
-        self.asked += 1
-        return [
-            {
-                "hostname": host,
-                "host": address,
-                "port": port,
-                "family": socket.AF_INET6 if ":" in address else socket.AF_INET,
-                "proto": 0,
-                "flags": 0,
-            }
-            for address in self.addresses
-        ]
-
-    async def close(self) -> None:
-        """Do nothing."""
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -257,7 +231,7 @@ async def test_names_are_checked_where_they_are_connected_to(serve: Serve, pool:
         closed = pool(allowed_networks=(), resolver=Names(*addresses))
         await refused(closed.client(["*"]), url, "may not call that address")
     # The name that was allowed above gets an address that is not allowed.  Nothing waits for aiohttp's cache.
-    connector = rebound.session().connector
+    connector = (await rebound.sessions.way_to(URL("http://service.test")))[0].connector
     assert isinstance(connector, TCPConnector)
     connector.clear_dns_cache()
     names.addresses = ("10.0.0.1",)

@@ -129,7 +129,7 @@ async def test_capabilities_come_by_type(request: pytest.FixtureRequest) -> None
         def __init__(self, hosts: Sequence[str]) -> None:
             self.hosts = hosts
 
-        async def get_json(self, url: str, params: QueryParams | None = None) -> Any:
+        async def get_json(self, url: str, params: QueryParams | None = None, headers: Any = None) -> Any:
             return [url, self.hosts]
 
     class Database:

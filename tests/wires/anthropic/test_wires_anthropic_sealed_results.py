@@ -1,6 +1,7 @@
 """The results of searches that clients carry: read again for their caller, and for nobody else."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,17 +15,23 @@ PAGE = FoundPage("https://a.example/", "A", "The text of the page.", "2026-11-29
 CALL = f"{OUR_CALL}1"
 
 
-def message(sealed: str, call_id: str = CALL, *more: dict[str, Any]) -> dict[str, Any]:
-    """The message that shows a search."""
+USE = {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {}}
+
+
+def message(
+    sealed: str, call_id: str = CALL, *, before: Sequence[Any] = (), after: Sequence[Any] = ()
+) -> dict[str, Any]:
+    """The message that shows a search, with more blocks before it and at the end."""
     found = {"type": "web_search_result", "url": PAGE.url, "title": "A", "encrypted_content": sealed}
     return {
         "role": "assistant",
         "content": [
+            *before,
             {"type": "text", "text": "I search."},
             {"type": "server_tool_use", "id": call_id, "name": "web_search", "input": {"query": "q"}},
             {"type": "web_search_tool_result", "tool_use_id": call_id, "content": [found]},
-            *more,
             {"type": "text", "text": "Found."},
+            *after,
         ],
     }
 
@@ -76,8 +83,19 @@ def test_what_is_forged_is_left_out(case: str) -> None:
 
 
 def test_what_only_the_record_has() -> None:
-    """A message that also calls the client's tools is not rebuilt: its results stand in the next message."""
+    """A message with a client's call before a search is none of the proxy's, nor is one with others' ids."""
     sealed = SealedResults((KEY,), "me").close(CALL, PAGE)
-    use = {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {}}
-    assert turns("me", message(sealed, CALL, use)) == []
+    assert turns("me", message(sealed, before=[USE])) == []
     assert turns("me", message(sealed, "srvtoolu_theirs")) == []
+
+
+def test_a_mixed_turn_comes_back() -> None:
+    """A client's calls behind a search are a turn of their own, whose results are in the next message."""
+    sealed = SealedResults((KEY,), "me").close(CALL, PAGE)
+    ((_, messages),) = turns("me", message(sealed, after=[USE]))
+    assert [block["type"] for one in messages for block in one["content"]] == [
+        *("text", "tool_use"),
+        "tool_result",
+        *("text", "tool_use"),
+    ]
+    assert messages[-1]["content"][-1] == USE

@@ -17,6 +17,7 @@ from proxy.relay.run.job import Job
 from proxy.relay.run.run import CallModel, Command, Finish
 from proxy.relay.run.state import State, TurnProgress
 from proxy.relay.run.turn.rejection import (
+    NotedResponse,
     TurnRejected,
     read_first_turn_error,
     read_in_place_of_stream,
@@ -69,8 +70,12 @@ class ModelTurns:
         if job.upstream.crossed:
             types = dict(job.client.port.dialect.errors.types)
             raise await read_first_turn_error(response, job.upstream.port.dialect.errors, types)
-        await self._relay(job, state, response)
-        state.run.turn.error = {"code": f"http_{response.status}"}
+        noted = NotedResponse(response)
+        await self._relay(job, state, noted)
+        secrets, body = job.upstream.route.served.secrets, noted.noted
+        reason = job.upstream.port.dialect.errors.read(body if secrets is None else secrets.blanked(body))
+        message = reason.message or f"The upstream answered {response.status}."
+        state.run.turn.error = {"code": f"http_{response.status}", "message": message}
         return Finish(error=state.run.turn.error, answered=True)
 
     async def _read(self, job: Job, state: State, response: UpstreamResponse, *, is_first: bool) -> bool:

@@ -1,11 +1,11 @@
 """Reads the upstream's error if it gives no turn, and how long it asks the proxy to wait."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
 from proxy.base.errors import RunFault
 from proxy.http.headers import Headers
 from proxy.http.retry_after import wait_in_seconds
-from proxy.upstreams.base import UpstreamResponse
+from proxy.upstreams.base import PulledResponse, UpstreamResponse
 from proxy.wires.dialect import Errors
 
 MAX_ERROR_BYTES = 1024 * 1024
@@ -73,6 +73,36 @@ async def read_first_turn_error(
     elif response.status < 500 and response.status not in _BUSY:
         refusal.type = "invalid_request_error"
     return refusal
+
+
+class NotedResponse(PulledResponse):
+    """A response whose beginning is noted while it is relayed: as much as is read of an error."""
+
+    def __init__(self, response: UpstreamResponse) -> None:
+        self._response = response
+        self._noted = bytearray()
+        self.status = response.status
+        self.headers = response.headers
+        self.content_type = response.content_type
+
+    @property
+    def noted(self) -> bytes:
+        """The first bytes of the body that were relayed."""
+        return bytes(self._noted)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the pieces of the body, and note them."""
+        async for piece in self._response.chunks():
+            self._noted += piece[: MAX_ERROR_BYTES - len(self._noted)]
+            yield piece
+
+    async def read(self, limit: int) -> bytes:
+        """Return the first ``limit`` bytes of the body."""
+        return await self._response.read(limit)
+
+    async def aclose(self) -> None:
+        """Close the response."""
+        await self._response.aclose()
 
 
 async def read_in_place_of_stream(response: UpstreamResponse, errors: Errors) -> TurnRejected:

@@ -215,7 +215,7 @@ class Connection:
     def _transport(self) -> Transport:
         if self.server.command:
             return StdioServer(self.server, self._groups, self._skipped)
-        return HttpServer(self.server, self._settings.networks, self._ask, self._refused, self._forgotten)
+        return HttpServer(self.server, self._settings, self._ask, self._refused, self._forgotten)
 
     def _skipped(self, line: str) -> None:
         """Note the first line that is no message."""

@@ -4,10 +4,11 @@ If the server has a connection, its requests get the header that a worker provid
 :mod:`proxy.tools.mcp.host.authorization`.
 
 For every request, this module resolves the host, checks the IP address and connects to exactly that address,
-so that a name cannot change its address between check and use. Redirects are followed only within the
-origin, and proxies of the environment are not used. The authorities of certificates are those of the system,
-or of ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``. An answer has a size limit, which holds for what it is after
-decompression.
+so that a name cannot change its address between check and use. Through a forward proxy the same check comes
+first, but the proxy gets the name and resolves it again; a name that only the proxy can resolve is left to
+it, since the operator wrote the URL. Redirects are followed only within the origin. The authorities of
+certificates are those of the system, or of ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``, with those of
+``network.ca_file``. An answer has a size limit, which holds for what it is after decompression.
 """
 
 import asyncio
@@ -25,7 +26,9 @@ import httpx2
 import orjson
 from mcp.client.streamable_http import streamable_http_client
 
-from proxy.net.public_addresses import is_public_address
+from proxy.net.authorities import client_context
+from proxy.net.outgoing import NO_PROXIES, HttpProxy, ProxyRules
+from proxy.net.public_addresses import is_inner_name, is_public_address
 from proxy.tools.mcp.host.authorization import Ask, NotAuthorized
 from proxy.tools.mcp.host.bounds import (
     MAX_LINE,
@@ -37,7 +40,7 @@ from proxy.tools.mcp.host.bounds import (
     has_too_many_values,
 )
 from proxy.tools.mcp.host.stdio import Streams
-from proxy.tools.mcp.servers import Server
+from proxy.tools.mcp.servers import HostSettings, Server
 from proxy.tools.oauth.challenges import read_challenge
 
 _READ_S: Final = 3600.0
@@ -69,26 +72,37 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
     """An HTTP transport that connects only to allowed IP addresses and bounds the size of an answer."""
 
     def __init__(
-        self, networks: Sequence[str] = (), *, inner: httpx2.AsyncBaseTransport | None = None
+        self,
+        networks: Sequence[str] = (),
+        *,
+        inner: httpx2.AsyncBaseTransport | None = None,
+        proxies: ProxyRules = NO_PROXIES,
+        ca_file: str = "",
     ) -> None:
+        """``proxies`` are the forward proxies on the way; ``ca_file`` names further authorities."""
         self._networks = [ipaddress.ip_network(network) for network in networks]
-        self._inner = inner or httpx2.AsyncHTTPTransport(verify=_authorities(), trust_env=False, retries=0)
+        self._proxies = proxies
+        self._verify = _authorities(ca_file)
+        self._inner = inner or self._transport(None)
+        self._proxied: dict[HttpProxy, httpx2.AsyncBaseTransport] = {}
         self._room = Room()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request; raise httpx2.ConnectError for a host that must not be reached."""
-        host = request.url.host
-        address = await self._address(
-            host, request.url.port or (443 if request.url.scheme == "https" else 80)
-        )
-        sent = httpx2.Request(
-            request.method,
-            request.url.copy_with(host=address),
-            headers=request.headers,
-            stream=request.stream,
-            extensions={**request.extensions, "sni_hostname": host},
-        )
-        response = await self._inner.handle_async_request(sent)
+        host, port = request.url.host, request.url.port or (443 if request.url.scheme == "https" else 80)
+        proxy = self._proxies.proxy_for(request.url.scheme, host, port)
+        address = await self._address(host, port, must_resolve=proxy is None)
+        if proxy is None:
+            sent = httpx2.Request(
+                request.method,
+                request.url.copy_with(host=address),
+                headers=request.headers,
+                stream=request.stream,
+                extensions={**request.extensions, "sni_hostname": host},
+            )
+            response = await self._inner.handle_async_request(sent)
+        else:
+            response = await self._through(proxy, request)
         if isinstance(response.stream, httpx2.AsyncByteStream):
             encoding = response.headers.pop("content-encoding", "identity").strip().lower()
             if encoding not in (*_ENCODINGS, "", "identity"):
@@ -100,11 +114,36 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
             response.stream = bounded(response.stream, stream, self._room)
         return response
 
-    async def _address(self, host: str, port: int) -> str:
-        """Return the first IP address of a host; raise httpx2.ConnectError if any of them is not allowed."""
+    def _transport(self, proxy: httpx2.Proxy | None) -> httpx2.AsyncBaseTransport:
+        return httpx2.AsyncHTTPTransport(verify=self._verify, trust_env=False, retries=0, proxy=proxy)
+
+    async def _through(self, proxy: HttpProxy, request: httpx2.Request) -> httpx2.Response:
+        """Send a request through a proxy, which gets the host's name and resolves it again."""
+        if proxy not in self._proxied:
+            headers = {"Proxy-Authorization": f"Basic {proxy.credentials}"} if proxy.credentials else {}
+            self._proxied[proxy] = self._transport(httpx2.Proxy(proxy.url, headers=headers))
+        try:
+            response = await self._proxied[proxy].handle_async_request(request)
+        except httpx2.ProxyError as error:
+            # The message begins with the status; what follows is the proxy's own text.
+            status = str(error)[:3]
+            shown = f" (status {status})" if status.isdigit() else ""
+            raise httpx2.ConnectError(f"the proxy of {proxy.setting} refuses the connection{shown}") from None
+        if response.status_code == 407:
+            await response.aclose()
+            raise httpx2.ConnectError(f"the proxy of {proxy.setting} refuses the connection (status 407)")
+        return response
+
+    async def _address(self, host: str, port: int, *, must_resolve: bool) -> str:
+        """Return the first IP address of a host; raise httpx2.ConnectError if any of them is not allowed.
+
+        A host that has none here is a fault only if it ``must_resolve``; it is "" otherwise.
+        """
         try:
             resolved = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
+            if not must_resolve and not is_inner_name(host):
+                return ""
             raise httpx2.ConnectError(f"the host was not found: {error.strerror}") from None
         addresses = [str(address[4][0]) for address in resolved]
         for address in addresses:
@@ -115,11 +154,15 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
         return addresses[0]
 
     async def aclose(self) -> None:
-        await self._inner.aclose()
+        for transport in (self._inner, *self._proxied.values()):
+            await transport.aclose()
 
 
-def _authorities() -> ssl.SSLContext | bool:
-    """Return the authorities that the environment names, as for upstreams; ``True`` for the system's."""
+def _authorities(ca_file: str) -> ssl.SSLContext | bool:
+    """Return the authorities that the settings or the environment name, as for upstreams; ``True`` for the
+    system's."""
+    if ca_file:
+        return client_context((("network.ca_file", ca_file),))
     named = os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR")
     return ssl.create_default_context() if named else True
 
@@ -363,14 +406,14 @@ class HttpServer:
     def __init__(
         self,
         server: Server,
-        networks: Sequence[str],
+        settings: HostSettings,
         ask: Ask,
         refused: OnRefused,
         gone: Callable[[], None],
     ) -> None:
         """``gone`` is the callback of :class:`SessionTransport`."""
         self._server = server
-        self._networks = networks
+        self._settings = settings
         self._ask = ask
         self._refused = refused
         self._gone = gone
@@ -379,7 +422,9 @@ class HttpServer:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Streams]:
         """Yield the streams of a session; this sends nothing yet."""
-        checked = CheckedTransport(self._networks)
+        checked = CheckedTransport(
+            self._settings.networks, proxies=self._settings.proxies, ca_file=self._settings.ca_file
+        )
         authorized = AuthorizedTransport(checked, self._server, self._ask, self._refused)
         client = httpx2.AsyncClient(
             transport=AnswerTransport(SessionTransport(authorized, self._gone)),

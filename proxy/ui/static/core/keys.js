@@ -7,7 +7,7 @@ const PLACES = { r: "runs", p: "play", a: "approvals", t: "tools", m: "mcp", k: 
 const WORDS = [
   ["g then r", "Runs"], ["g then p", "Playground"], ["g then a", "Approvals"], ["g then t", "Tools"], ["g then m", "MCP servers"],
   ["g then k", "Keys"], ["g then u", "Usage"], ["g then h", "Upstreams"], ["g then s", "Settings"],
-  ["/", "Search or filter"], ["j k", "Next and previous row"], ["Enter", "Open the row"], [".", "Pause or resume the live list"],
+  ["/", "Search or filter"], ["j k", "Next and previous row, turn or call"], ["Enter", "Open the row"], [".", "Pause or resume the live list"],
   ["w", "Wire inspector of a run"], ["Esc", "Close, or back"], ["?", "This list"],
 ];
 const own = new Map();

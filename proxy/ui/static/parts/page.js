@@ -27,8 +27,8 @@ export function failure(error, again) {
 }
 
 /** Figures beside each other: `[[name, value, small], …]`. */
-export const figures = (list) =>
-  h("dl.figures", list.filter(Boolean).map(([name, value, small]) => h("div", h("dt", name), h("dd", value, small && h("small", " ", small)))));
+export const figures = (list, kind = "") =>
+  h("dl.figures", { class: kind }, list.filter(Boolean).map(([name, value, small]) => h("div", h("dt", name), h("dd", value, small && h("small", " ", small)))));
 
 export const facts = (list) =>
   h("dl.facts", list.filter((one) => one && one[1] !== null && one[1] !== undefined && one[1] !== "").map(([name, value]) => [h("dt", name), h("dd", value)]));

@@ -4,14 +4,17 @@ import { icon } from "../core/icons.js";
 import { NONE, bytes, cost, moment, ms, number } from "../core/format.js";
 import { callState, toolName } from "./badges.js";
 import { facts } from "./page.js";
-import { json } from "./json.js";
 import { hideTip, tip, tipRows } from "./tip.js";
 
 const STEPS = [1, 1.5, 2, 2.5, 3, 4, 5, 6, 8];
 
-/** `detail` is as the API has it.  Returns the element; a click on a row pins its numbers beside the axis. */
-export function timeline(detail, pinned = null) {
+/**
+ * `detail` is as the API has it.  A click on a row pins its numbers below the axis.  `onChoose(id)` and `onHover(id)`
+ * are called with the row that is chosen or pointed at, or null.
+ */
+export function timeline(detail, { pinned = null, onChoose = () => {}, onHover = () => {} } = {}) {
   const { run, turns, invocations, inner_calls: inner = [], agent_runs: below = [] } = detail;
+  const waiting = (detail.approvals ?? []).filter((one) => !one.invocation_id);
   const began = run.started_at;
   const now = Date.now() / 1000;
   // The calls of a program follow the call that ran it.
@@ -20,6 +23,7 @@ export function timeline(detail, pinned = null) {
   const lines = turns.flatMap((turn) => [
     turnLine(turn, began, run, now),
     ...invocations.filter((call) => call.turn === turn.number).flatMap(linesOf),
+    ...waiting.filter((one) => one.turn === turn.number).map((one) => waitLine(one, began, run, now)),
   ]);
   const known = new Set(turns.map((turn) => turn.number));
   lines.push(...invocations.filter((call) => !known.has(call.turn)).flatMap(linesOf));
@@ -31,7 +35,10 @@ export function timeline(detail, pinned = null) {
   let chosen = null;
 
   const choose = (line) => {
-    chosen = chosen === line?.id ? null : (line?.id ?? null);
+    onChoose(pinLine(line, chosen !== line?.id));
+  };
+  const pinLine = (line, on = true) => {
+    chosen = on ? (line?.id ?? null) : null;
     for (const row of body.children) {
       const on = row.dataset.id === chosen;
       row.classList.toggle("on", on);
@@ -40,6 +47,7 @@ export function timeline(detail, pinned = null) {
     box.classList.toggle("pinned", chosen !== null);
     pin.hidden = chosen === null;
     if (chosen) set(pin, h("div.row", h("h3.grow.cut", line.title), h("button.btn.ghost.icon-only.small", { type: "button", "aria-label": "Unpin", onclick: () => choose(line) }, icon("cross"))), line.detail());
+    return chosen;
   };
 
   for (const line of lines) {
@@ -52,14 +60,23 @@ export function timeline(detail, pinned = null) {
       h("td.tl-ms.num", line.length),
     );
     tip(row, () => tipRows([["", line.title], ...line.numbers]));
+    row.addEventListener("pointerenter", () => onHover(line.id));
+    row.addEventListener("pointerleave", () => onHover(null));
+    row.addEventListener("focusin", () => onHover(line.id));
+    row.addEventListener("focusout", () => onHover(null));
     body.append(row);
   }
-  if (pinned) {
-    const line = lines.find((one) => one.id === pinned);
-    if (line) choose(line);
-  }
+  const lineOf = (id) => lines.find((one) => one.id === id);
+  const rowOf = (id) => [...body.children].find((one) => one.dataset.id === id);
+  if (pinned && lineOf(pinned)) pinLine(lineOf(pinned));
   hideTip();
-  return { element: box, pinned: () => chosen };
+  return {
+    element: box,
+    /** Pin the numbers of a row, without telling anybody. */
+    choose: (id) => lineOf(id) && pinLine(lineOf(id)),
+    light: (id) => [...body.children].forEach((one) => one.classList.toggle("lit", one.dataset.id === id)),
+    focus: (id) => rowOf(id)?.querySelector("button").focus({ preventScroll: true }),
+  };
 }
 
 function table(body, top, ticks) {
@@ -76,7 +93,7 @@ function table(body, top, ticks) {
 function legend(lines) {
   const kinds = new Set(lines.flatMap((line) => line.bars.map(([kind]) => kind)));
   const one = (kind, text) => h("span", h("i.bar", { class: kind }), text);
-  return h("div.tl-foot", one("wait", "waiting for the first byte"), one("turn", "the model is answering"), [...kinds].some((kind) => kind.includes("tool")) && one("tool", "a tool is running"), h("span", "Click a row to pin its numbers."));
+  return h("div.tl-foot", one("wait", "waiting for the first byte"), one("turn", "the model is answering"), [...kinds].some((kind) => kind.includes("tool")) && one("tool", "a tool is running"));
 }
 
 /** Four equal parts that are round numbers. */
@@ -138,10 +155,25 @@ function callLine(call, began, now) {
     detail: () => [
       h("div.row.wrap", callBadge(call), h("span.muted.small", call.provider)),
       facts([...numbers.filter(([name]) => name !== "Outcome"), ["Decision", call.decision], ["Call id", h("code", call.call_id)], ["Operation", call.operation_id && h("code", call.operation_id)], ["Definition", call.spec_digest && h("code", call.spec_digest.slice(0, 12))]]),
-      h("h3", "Arguments"), h("div.code", json(call.arguments_redacted)),
-      call.result_redacted !== null && [h("h3", "Result"), h("div.code", json(call.result_redacted))],
-      h("p.muted.small", "Redacted as the tool declares it."),
     ],
+  };
+}
+
+/** A call that waits for a person, or whose approval came to nothing. */
+function waitLine(approval, began, run, now) {
+  const from = Math.max(0, (approval.created_at - began) * 1000);
+  const pending = approval.status === "pending";
+  const end = approval.decided_at ?? (pending ? now : approval.created_at);
+  // A person may take hours; the axis stays that of the run.
+  const to = Math.max(from, Math.min((end - began) * 1000, (run.duration_s ?? 0) * 1000 || from));
+  const word = pending ? "waits for approval" : approval.status;
+  const numbers = [["Asked after", ms(from)], ["State", word], ["Why", approval.why]];
+  return {
+    id: approval.id, kind: "call", name: toolName(approval.tool), title: approval.tool, to, numbers,
+    bars: [["held", from, to]], length: pending ? "…" : NONE,
+    sign: h("span.badge", { class: pending ? "warn" : "", title: word }, icon("clock"), h("span.unseen", word)),
+    words: `asked after ${ms(from)}, ${word}`,
+    detail: () => [facts(numbers)],
   };
 }
 

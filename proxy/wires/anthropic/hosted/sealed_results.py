@@ -56,7 +56,8 @@ class SealedResults:
     def _unfolded(self, message: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return the messages that a message with searches was; none if it shows no search that can be read.
 
-        A message that also calls the client's tools is in the record alone: its results are in the next one.
+        The calls of the client's tools stand at its end, and their results are in the next message: they
+        become a turn of their own behind the searches.
         """
         blocks = blocks_of(message.get("content"))
         found = {
@@ -64,7 +65,8 @@ class SealedResults:
         }
         if not found or not blocks or is_ours(blocks[-1]):
             return []
-        if any(block.get("type") == "tool_use" for block in blocks):
+        last = max(at for at, block in enumerate(blocks) if is_ours(block))
+        if any(block.get("type") == "tool_use" for block in blocks[:last]):
             return []
         unfolded: list[dict[str, Any]] = []
         kept: list[Block] = []

@@ -31,11 +31,8 @@ class ProgramBlocks:
 
     def called(self, name: str, calls: Sequence[ClientCall]) -> list[Block]:
         """Return the blocks of calls that programs make of the client."""
-        form = self._forms.get(name)
-        if not isinstance(form, CodeForm):
-            raise RuntimeError("the client has declared no tool that runs programs")
-        self._shows = True
-        return [call_block(form.caller, call) for call in calls]
+        form, self._shows = self._forms[name], True
+        return [call_block(form.caller, call) for call in calls if isinstance(form, CodeForm)]
 
     def ending(self) -> dict[str, Any]:
         """Return the member that names the container, if a program has run."""

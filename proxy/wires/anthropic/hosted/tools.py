@@ -165,6 +165,7 @@ def _search(at: str, tool: Mapping[str, Any]) -> HostedTool:
         at,
         tool,
         SearchForm(),
+        place=tool.get("user_location"),
         allowed=tool.get("allowed_domains"),
         blocked=tool.get("blocked_domains"),
         most=tool.get("max_uses"),

@@ -98,6 +98,7 @@ def _search(at: str, tool: Mapping[str, Any], asked: Mapping[str, Any]) -> Hoste
         tool,
         SearchForm(with_sources=isinstance(include, list) and _SOURCES in include),
         size=tool.get("search_context_size"),
+        place=tool.get("user_location"),
         **domains,
     )
     return replace(search, beside=web_fetch(at, {}, OpenForm(), **domains))

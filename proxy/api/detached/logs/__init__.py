@@ -1,0 +1,1 @@
+"""Logs of the events of runs: in this process, and shared by all processes through Redis."""

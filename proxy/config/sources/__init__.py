@@ -1,0 +1,1 @@
+"""The places that settings come from, before they become one configuration."""
