@@ -280,6 +280,12 @@ class Store(
         """Return the tool calls of some runs in order, at most :data:`MAX_CALLED` in total; runs without
         calls are left out."""
 
+    async def read_messages(
+        self, run_ids: Sequence[str], roles: Sequence[str], most_bytes: int
+    ) -> Mapping[str, Sequence[MessageRecord]]:
+        """Return the kept messages of some runs in order, of these roles only and without those that take
+        more than ``most_bytes``; runs without any are left out. Raises StoreError."""
+
     async def usage(self, wanted: UsageFilter) -> Sequence[UsageRow]:
         """Return the usage, one row for each group, sorted by group."""
 

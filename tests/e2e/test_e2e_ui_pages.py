@@ -141,7 +141,7 @@ async def test_a_run_appears_as_it_happens(tab: Tab, fake: FakeUi) -> None:
     await tab.until("document.querySelector('.list .item').innerText.includes('Completed')")
     assert (
         await tab.run(
-            "[...document.querySelectorAll('.list a')].filter((a) => a.innerText === 'newcomer').length"
+            "[...document.querySelectorAll('.list .c-model > .cut')].filter((e) => e.innerText === 'newcomer').length"
         )
         == 1
     )

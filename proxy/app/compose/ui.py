@@ -32,6 +32,7 @@ from proxy.ui.remedies import Lines
 from proxy.ui.runs.capturing import Capturing
 from proxy.ui.runs.run_rows import RunRows
 from proxy.ui.runs.runs import Budget, OfferFacts, Replay, RunPages
+from proxy.ui.runs.searching import RunSearch
 from proxy.ui.sessions import Sessions, UiSession, signing_key
 from proxy.ui.sign_in import SignIn
 from proxy.ui.static_files import StaticFiles
@@ -98,8 +99,7 @@ class WebUi:
             secrets=config.secrets(),
         )
         runs = RunPages(
-            dependencies.admin,
-            rows,
+            RunSearch(dependencies.admin, rows, store),
             offer,
             _budgets(config),
             paths=services.paths,

@@ -8,6 +8,7 @@ import contextlib
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
@@ -379,6 +380,22 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         for run_id, tool, status, error_code in read:
             calls.setdefault(run_id, []).append(CalledTool(tool, status, error_code))
         return calls
+
+    async def read_messages(
+        self, run_ids: Sequence[str], roles: Sequence[str], most_bytes: int
+    ) -> Mapping[str, Sequence[MessageRecord]]:
+        if not run_ids:
+            return {}
+        await self._writer.flush()
+        fit = (
+            f"run_id IN ({', '.join('?' * len(run_ids))}) AND role IN ({', '.join('?' * len(roles))}) "
+            "AND created_at >= ? AND coalesce(length(content), 0) + coalesce(length(content_json), 0) <= ? "
+            "ORDER BY run_id, turn, seq"
+        )
+        wanted = (*map(rows.clean_text, run_ids), *roles, self._oldest_kept(), most_bytes)
+        async with self._snapshot() as db:
+            read = await self._read(db, MESSAGES, fit, *wanted)
+        return {run_id: list(group) for run_id, group in groupby(read, key=lambda row: row.run_id)}
 
     async def usage(self, wanted: UsageFilter) -> Sequence[UsageRow]:
         await self._writer.flush()

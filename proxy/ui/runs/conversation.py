@@ -80,6 +80,11 @@ def conversation_of(detail: RunDetail, codec: ConversationCodec | None) -> dict[
     }
 
 
+def request_messages(request: str, codec: ConversationCodec | None) -> list[Shown]:
+    """Return the messages of a client's request, without the system messages before them."""
+    return _asked(Reading(codec), request)[0]
+
+
 def _asked(reading: Reading, request: str | None) -> tuple[list[Shown], list[Shown]]:
     """Return the messages of the client's request, and its system messages."""
     if request is None:

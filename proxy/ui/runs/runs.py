@@ -8,7 +8,7 @@ import structlog
 from aiohttp import web
 from msgspec import Struct
 
-from proxy.api.admin.admin import RUN_QUERY, Admin
+from proxy.api.admin.admin import RUN_QUERY
 from proxy.api.admin.approvals import approval_to_json
 from proxy.api.admin.json_output import detail_to_json, to_line
 from proxy.api.admin.queries import json_answer, parse_query, read_bool
@@ -19,17 +19,19 @@ from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Policy
 from proxy.ui.error_help import help_with
 from proxy.ui.remedies import Lines, remedy_of
-from proxy.ui.requests import address_of
+from proxy.ui.requests import address_of, read_object
 from proxy.ui.runs.capturing import Capturing
 from proxy.ui.runs.comparing import comparison
 from proxy.ui.runs.conversation import conversation_of
 from proxy.ui.runs.copying import copied
-from proxy.ui.runs.run_rows import RunRows
+from proxy.ui.runs.searching import SEARCH, RunSearch, read_wanted
+from proxy.ui.runs.texts import read_texts
 from proxy.ui.static_files import API_PREFIX
 from proxy.ui.surface import UiRequest
 from proxy.wires.crossing.codec import ConversationCodec
 
 _MOST_APPROVALS: Final = 200
+_MOST_TEXTS: Final = 100
 
 
 class Budget(Struct, frozen=True):
@@ -91,8 +93,7 @@ class RunPages:
 
     def __init__(
         self,
-        admin: Admin,
-        rows: RunRows,
+        search: RunSearch,
         offer: OfferFacts,
         budgets: Sequence[Budget],
         *,
@@ -106,8 +107,9 @@ class RunPages:
         ``paths`` maps each dialect to its path, and ``codecs`` to what reads its requests. ``replay`` replays
         a run; ``wire`` returns the captured bytes of a run.
         """
-        self._admin = admin
-        self._rows = rows
+        self._admin = search.admin
+        self._rows = search.rows
+        self._search = search
         self._offer = offer
         self._budgets = budgets
         self._paths = paths
@@ -121,9 +123,9 @@ class RunPages:
         """Return the list, a run, or a part of a run."""
         if not request.rest:
             request.allow("GET")
-            answer = await self._admin.runs(parse_query(request.target.query, *RUN_QUERY))
-            await self._rows.complete(answer["data"])
-            return json_answer(answer)
+            return json_answer(await self._list(request))
+        if request.rest == "texts":
+            return await self._texts(request)
         run_id, _, what = request.rest.partition("/")
         if what == "replay":
             request.allow("POST")
@@ -152,6 +154,36 @@ class RunPages:
             self._tell(request, detail, "wire")
             return json_answer(await self._wire.wire(detail.run.id))
         raise request.unknown()
+
+    async def _list(self, request: UiRequest) -> dict[str, Any]:
+        query = parse_query(request.target.query, *RUN_QUERY, *SEARCH)
+        if (wanted := read_wanted(query)) is None:
+            answer = await self._admin.runs({name: query[name] for name in query if name not in SEARCH})
+            await self._rows.complete(answer["data"])
+            return answer
+        if wanted.words:
+            facts = {"caller": request.session.caller, "request_id": request.facts.request_id}
+            self._log.warning("content_searched", **facts)
+        return await self._search.find(query, wanted)
+
+    async def _texts(self, request: UiRequest) -> web.Response:
+        """Return the questions and answers of the runs that the list shows."""
+        request.allow("POST")
+        parse_query(request.target.query)
+        runs = (await read_object(request.edge_request, {"runs": dict})).get("runs", {})
+        if len(runs) > _MOST_TEXTS or not all(isinstance(wire, str) for wire in runs.values()):
+            raise RequestError(
+                400, f"runs must map at most {_MOST_TEXTS} ids of runs to their dialects.", param="runs"
+            )
+        self._log.warning(
+            "content_read",
+            command=f"{API_PREFIX}runs/texts",
+            caller=request.session.caller,
+            request_id=request.facts.request_id,
+            runs=len(runs),
+        )
+        rows = await read_texts(self._search.store, self._codecs, runs)
+        return json_answer({"object": "ui.texts", "data": rows})
 
     async def compare(self, request: UiRequest) -> web.Response:
         """Answer ``/ui/api/compare``: two runs side by side."""

@@ -34,6 +34,8 @@ _TOOLS = (
     "mcp__github__search_issues",
 )
 _HOUR_S = 3600.0
+TEXTS = {"question": "What is the weather in Berlin?", "answer": "It is 7 °C in Berlin."}
+"""The question and the answer of a run of the list."""
 
 
 class FakeUi:
@@ -58,6 +60,7 @@ class FakeUi:
         self.posted: list[tuple[str, Any]] = []
         self.streams: list[asyncio.Queue[tuple[str, Any]]] = []
         self.play: list[bytes] = []
+        self.texts: dict[str, dict[str, Any]] = {}
         self.port = 0
 
     @property
@@ -230,7 +233,8 @@ class FakeUi:
     async def _api(self, request: web.Request, path: str) -> web.StreamResponse:
         if request.method != "GET":
             body = await request.read()
-            self.posted.append((path, json.loads(body) if body else None))
+            if path != "runs/texts":
+                self.posted.append((path, json.loads(body) if body else None))
             if request.headers.get("x-toolrelay-ui") != "1":
                 return _error(403, "csrf_refused", "The header is missing.")
         if self.session is None and path != "session":
@@ -253,6 +257,9 @@ class FakeUi:
             return web.Response(status=204) if request.method == "DELETE" else web.json_response(self.session)
         if path == "runs":
             return web.json_response(self._page(request))
+        if path == "runs/texts":
+            ids = (await request.json())["runs"]
+            return web.json_response({"data": [{"id": one, **self.texts.get(one, TEXTS)} for one in ids]})
         if path.startswith("runs/"):
             run = next((one for one in self.runs if one["id"] == path.split("/")[1]), None)
             if run is not None and path.count("/") == 1:
@@ -263,15 +270,19 @@ class FakeUi:
 
     def _page(self, request: web.Request) -> dict[str, Any]:
         limit, before = int(request.query.get("limit", "50")), request.query.get("before")
-        status, model = request.query.get("status"), request.query.get("model")
+        status, model, words = (request.query.get(name) for name in ("status", "model", "q"))
         rows = [
             row
             for row in self.runs
-            if (status is None or row["status"] == status) and (model is None or row["model"] == model)
+            if (status is None or row["status"] == status)
+            and (model is None or row["model"] == model)
+            and (words is None or words in json.dumps(self.texts.get(row["id"], TEXTS)))
         ]
         at = next((index + 1 for index, row in enumerate(rows) if row["id"] == before), 0)
         data = rows[at : at + limit]
-        return {"object": "list", "data": data, "has_more": len(rows) > at + limit}
+        answer = {"object": "list", "data": data, "has_more": len(rows) > at + limit}
+        answer["last_id"] = data[-1]["id"] if data else None
+        return answer if words is None else answer | {"searched": len(self.runs), "searched_until": self.now}
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})

@@ -7,15 +7,14 @@ import { keys } from "../core/keys.js";
 import { liveState, on } from "../core/live.js";
 import { go, reload, remember } from "../core/router.js";
 import { dialectName, statusDot, statusWord, toolBadges } from "../parts/badges.js";
-import { code, head, note } from "../parts/page.js";
+import { code, head, menu, note } from "../parts/page.js";
 import { rows } from "../parts/rows.js";
+import { exportRuns } from "../parts/runs/export.js";
+import { NAMES, filterBar, searches } from "../parts/runs/filters.js";
+import { runTexts } from "../parts/runs/texts.js";
 
 const PAGE = 100;
 const MOST = 20_000;
-const NAMES = ["status", "model", "tool", "key", "since", "until", "errors", "id"];
-const STATES = [["", "All"], ["running", "Running"], ["completed", "Completed"], ["failed", "Failed"], ["suspended", "Waiting"]];
-const AGES = [["", "Any time"], ["15m", "Last 15 min"], ["1h", "Last hour"], ["24h", "Last day"], ["7d", "Last 7 days"]];
-
 export async function show({ query: asked, session, signal }) {
   const filter = Object.fromEntries(NAMES.map((name) => [name, asked.get(name) ?? ""]));
   let runs = [];
@@ -24,12 +23,21 @@ export async function show({ query: asked, session, signal }) {
   let waiting = new Map();
   let loading = false;
   let grew = 0;
+  let last = null;
+  let scope = "";
 
-  const first = await load();
-  runs = first.data;
-  more = first.has_more;
+  const take = (page) => {
+    more = page.has_more;
+    last = page.last_id;
+    scope = page.searched === undefined ? "" : `Searched ${count(page.searched, "run")}${page.has_more && page.searched_until ? `, back to ${when(page.searched_until)}` : ""}. `;
+    return page.data;
+  };
+  runs = take(await load());
 
-  const list = rows({ label: "Runs", head: headRow(), draw: drawRow, height: () => (innerWidth <= 640 ? 92 : 56), more: older, open: (id) => go(`/ui/runs/${id}`) });
+  const texts = runTexts({ signal, changed: (ids) => list.put((runs = runs.map((run) => (ids.has(run.id) ? { ...run } : run)))) });
+  signal.addEventListener("abort", texts.stop);
+  const drawRow = (run) => rowOf(run, session.content === "none" ? {} : texts.of(run));
+  const list = rows({ label: "Runs", head: headRow(), draw: drawRow, height: () => (innerWidth <= 640 ? 108 : 56), more: older, open: (id) => go(`/ui/runs/${id}`) });
   signal.addEventListener("abort", list.destroy);
   const fresh = h("button.btn.main.small.new-rows", { type: "button", hidden: true, onclick: () => { list.scroll.scrollTop = 0; grew = 0; flush(); } });
   list.element.append(fresh);
@@ -38,8 +46,7 @@ export async function show({ query: asked, session, signal }) {
   const foot = h("div.foot", counted, h("span.row", h("kbd", "j"), h("kbd", "k"), "move", h("kbd", "Enter"), "opens"));
   list.element.append(foot);
   const place = h("div.col.grow", { style: { "min-height": "0", gap: "1.1rem" } });
-  const search = textFilter();
-  const bar = h("form.filters", { role: "search", "aria-label": "Filter the runs", onsubmit: (event) => event.preventDefault() }, search, segments(), choice("since", "Time", AGES), chips());
+  const bar = filterBar(filter, change);
 
   function load(before) {
     const wanted = { ...filter, errors: filter.errors ? "true" : "", limit: PAGE, before };
@@ -50,10 +57,8 @@ export async function show({ query: asked, session, signal }) {
     if (loading || !more || runs.length >= MOST) return;
     loading = true;
     try {
-      const page = await load(runs.at(-1).id);
       const known = new Set(runs.map((run) => run.id));
-      runs = runs.concat(page.data.filter((run) => !known.has(run.id)));
-      more = page.has_more;
+      runs = runs.concat(take(await load(last)).filter((run) => !known.has(run.id)));
       draw();
     } catch {
       more = false;
@@ -67,7 +72,7 @@ export async function show({ query: asked, session, signal }) {
       if (list.element.isConnected || !place.firstChild) set(place, nothing());
     } else if (!list.element.isConnected) set(place, list.element);
     list.put(runs, added);
-    set(counted, `${count(runs.length, "run")}${more ? ", more below" : ""}`);
+    set(counted, `${scope}${count(runs.length, "run")}${more && !scope ? ", more below" : ""} `, more && scope && h("button.btn.small", { type: "button", onclick: older }, "Search older runs"));
     set(pause, icon(paused ? "resume" : "pause"), paused ? `Resume${waiting.size ? ` (${waiting.size})` : ""}` : "Pause");
     pause.setAttribute("aria-pressed", String(paused));
     fresh.hidden = !grew || list.scroll.scrollTop < 30;
@@ -103,7 +108,7 @@ export async function show({ query: asked, session, signal }) {
 
   let timer = 0;
   const arrive = (run) => {
-    if (!run?.id || !fits(run, filter)) {
+    if (!run?.id || searches(filter) || !fits(run, filter)) {
       // A run that no longer matches the filter leaves the list at the next load.
       return;
     }
@@ -127,55 +132,29 @@ export async function show({ query: asked, session, signal }) {
   signal.addEventListener("abort", () => { clearInterval(clock); clearInterval(poll); clearTimeout(timer); });
 
   async function again() {
-    const page = await load();
-    runs = page.data;
-    more = page.has_more;
+    runs = take(await load());
     list.scroll.scrollTop = 0;
     draw();
     say(count(runs.length, "run"));
   }
 
-  async function change(name, value) {
-    filter[name] = value;
+  async function change(values) {
+    Object.assign(filter, values);
     remember(query(filter));
-    set(bar, search, segments(), choice("since", "Time", AGES), chips());
+    bar.draw();
     await again().catch((error) => error.name !== "AbortError" && set(place, note("bad", error.message)));
   }
 
-  function segments() {
-    return h("div.seg", { role: "group", "aria-label": "Status" }, STATES.map(([value, text]) =>
-      h("button", { type: "button", "aria-pressed": String(filter.status === value && !filter.errors), onclick: () => { filter.errors = ""; change("status", value); } }, text)),
-    h("button", { type: "button", "aria-pressed": String(Boolean(filter.errors)), onclick: () => { filter.status = ""; change("errors", filter.errors ? "" : "true"); } }, "With errors"));
-  }
-
-  function choice(name, label, options) {
-    const known = options.some(([value]) => value === filter[name]);
-    const all = known ? options : [...options, [filter[name], filter[name]]];
-    return h("select.input", { "aria-label": label, onchange: (event) => change(name, event.target.value) }, all.map(([value, text]) => h("option", { value, selected: value === filter[name] }, text)));
-  }
-
-  function chips() {
-    return ["model", "tool", "key", "id", "until"].filter((name) => filter[name]).map((name) =>
-      h("button.badge.accent", { type: "button", style: { border: 0 }, "aria-label": `Remove the filter ${name} ${filter[name]}`, onclick: () => change(name, "") }, h("span", `${name}: ${filter[name]}`), icon("cross")));
-  }
-
-  function textFilter() {
-    const field = h("input.input", { type: "search", "aria-label": "Filter: model:fast tool:mcp__* key:webui, or the beginning of a run’s id", placeholder: "model:fast tool:mcp__* key:webui", autocomplete: "off", spellcheck: "false", onkeydown: (event) => {
-      if (event.key !== "Enter") return;
-      const words = field.value.trim().split(/\s+/).filter(Boolean);
-      field.value = "";
-      for (const word of words) {
-        const [, name, value] = /^(model|tool|key|status|since|until|id):(.+)$/.exec(word) ?? [null, "id", word];
-        filter[name] = name === "id" && !value.startsWith("run_") ? `run_${value}` : value;
-      }
-      if (words.length) change("status", filter.status);
-    } });
-    return h("div.search", icon("search"), field, h("kbd", { "aria-hidden": "true" }, "/"));
+  async function textsOf(data) {
+    if (session.content === "none" || !data.length) return new Map();
+    const wires = Object.fromEntries(data.slice(0, PAGE).map((run) => [run.id, run.wire]));
+    const answer = await api("runs/texts", { method: "POST", body: { runs: wires }, signal });
+    return new Map(answer.data.map((one) => [one.id, one]));
   }
 
   function nothing() {
     if (NAMES.some((name) => filter[name]))
-      return h("div.card", h("div.empty", icon("search"), h("h2", "No run matches this filter"), h("p", "New runs that match appear here automatically."), h("button.btn", { type: "button", onclick: () => go("/ui/runs") }, "Show all runs")));
+      return h("div.card", h("div.empty", icon("search"), h("h2", "No run matches this filter"), h("p", scope || "New runs that match appear here automatically."), more && scope && h("button.btn.main", { type: "button", onclick: older }, "Search older runs"), h("button.btn", { type: "button", onclick: () => go("/ui/runs") }, "Show all runs")));
     return welcome(session);
   }
 
@@ -183,7 +162,10 @@ export async function show({ query: asked, session, signal }) {
   return {
     title: "Runs",
     class: "full",
-    node: [head("Runs", "Each request with server tools on offer: its turns, its calls and their outcome.", session.demo && runs.length > 0 && askDemo(session), pause), bar, place],
+    node: [head("Runs", "Each request with server tools on offer: its turns, its calls and their outcome.", session.demo && runs.length > 0 && askDemo(session), pause, menu("Export", "down", [
+      ["As a table (CSV)", "down", () => exportRuns("csv", load, textsOf)],
+      ["As JSON lines", "down", () => exportRuns("jsonl", load, textsOf)],
+    ])), bar.element, place],
     shown: () => draw(),
   };
 }
@@ -203,20 +185,25 @@ function fits(run, filter) {
 const cell = (name, ...children) => h("div", { role: "cell", class: name }, children);
 
 function headRow() {
-  const names = [["", "Time"], ["", "Model"], ["", "Tools"], ["c-turns num", "Turns"], ["c-tokens num", "Tokens"], ["c-cost num", "Cost"], ["c-time num", "Took"]];
-  return h("div.run-grid", { role: "row" }, names.map(([name, text]) => h("div", { role: "columnheader", class: name }, text)));
+  const names = [["", "Time"], ["", "Question and answer"], ["c-model", "Model"], ["", "Tools"], ["c-tokens num", "Tokens"], ["c-cost num", "Cost"], ["c-time num", "Took"]];
+  return h("div.run-grid", { role: "row" }, names.map(([name, text]) => h("div", { role: "columnheader", class: name, title: text === "Cost" ? "In the currency of the prices that the configuration gives" : null }, text)));
 }
 
-function drawRow(run) {
+/** A row: what was asked and answered, if that was kept. */
+function rowOf(run, text) {
   const took = run.status === "running" ? Date.now() / 1000 - run.started_at : run.duration_s;
   const tokens = run.total_tokens === null ? NONE : `${short(run.total_tokens)}${run.unreported ? "+" : ""}`;
+  const model = run.model || run.agent || "Direct tool call";
+  const title = text?.question ?? (text ? model : "…");
+  const label = `${title}, ${model}, ${statusWord(run.status)}, ${ago(run.started_at)}, run ${shortId(run.id)}`;
+  const began = new Date(run.started_at * 1000).toISOString();
   return h(
     "div.run-grid",
     { role: "presentation" },
-    cell("status", statusDot(run.status), h("div", h("time.nowrap", { datetime: new Date(run.started_at * 1000).toISOString(), title: moment(run.started_at) }, when(run.started_at)), h("div.small.muted.cut", statusWord(run.status)))),
-    cell("lead", h("div.cut", h("a", { href: `/ui/runs/${run.id}`, title: run.id, "aria-label": `${run.model || "Direct call"}, ${statusWord(run.status)}, ${ago(run.started_at)}, run ${shortId(run.id)}` }, run.model || "Direct tool call")), h("div.small.muted.cut", [run.caller_name ?? run.caller, dialectName(run.wire), run.upstream].filter(Boolean).join(" · "))),
+    cell("status", statusDot(run.status), h("div", h("time.nowrap", { datetime: began, title: moment(run.started_at) }, when(run.started_at)), h("div.small.muted.cut", statusWord(run.status)))),
+    cell("lead", h("div.cut.isolate", h("a", { href: `/ui/runs/${run.id}`, title: run.id, "aria-label": label }, title)), h("div.small.muted.cut.isolate", text?.answer ?? (text && run.error_code) ?? " ")),
+    cell("c-model", h("div.cut", model), h("div.small.muted.cut", [run.caller_name ?? run.caller, dialectName(run.wire), run.upstream].filter(Boolean).join(" · "))),
     cell("c-tools", run.error_code && !(run.calls ?? []).length ? h("span.badge.bad", icon("alert"), h("span", run.error_code)) : toolBadges(run.calls, run.calls_more)),
-    cell("c-turns num soft", run.turns),
     cell("c-tokens num", tokens),
     cell("c-cost num soft", cost(run.cost)),
     cell("c-time num", duration(took)),
