@@ -86,6 +86,7 @@ RELAY_MAY_IMPORT = {
     "proxy.wires.text_calls.port",
     "proxy.wires.text_calls.rules",
     "proxy.wires.stream.fast_path",
+    "proxy.wires.stream.plain",
     "proxy.wires.stream.sse",
     "proxy.json.splice",
     "proxy.wires.past.clock",

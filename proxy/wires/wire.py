@@ -12,6 +12,7 @@ from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientRequest, ClientView, ProgramResults, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec, read_exactly
 from proxy.wires.hosted.tools import HostedTool
+from proxy.wires.stream.plain import PlainTurn
 from proxy.wires.turn.chosen import without_elements
 from proxy.wires.typed_tools.functions import AsFunctions, UpstreamTypes
 from proxy.wires.upstream_port import BodyEditor, Mask, RequestBody, StateHabit, UpstreamPort
@@ -42,6 +43,14 @@ class Wire(UpstreamPort):
     @abstractmethod
     def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
         """Return the writer of what the client sees of a run."""
+
+    def plain_turn(self, request: ClientRequest, *, usage_was_added: bool) -> PlainTurn | None:
+        """Return what can read the first turn of a stream as long as it is plain text.
+
+        Return ``None`` if only a turn reader can, or if the client's :meth:`writer` would change or hold back
+        anything of such a turn.  ``usage_was_added`` is as in :class:`~proxy.wires.client_port.ClientView`.
+        """
+        return None
 
     @property
     @abstractmethod

@@ -13,6 +13,7 @@ from proxy.relay.run.keepalive import with_keepalive
 from proxy.relay.run.stand_in import stand_in
 from proxy.relay.run.state import State
 from proxy.relay.run_memory import RunMemory
+from proxy.wires.stream.plain import PlainTurn
 from proxy.wires.upstream_port import SuspendedCall
 
 
@@ -30,6 +31,9 @@ class RunEnding:
 
         The client gets the finish reason ``reason``; with ``None`` it gets the upstream's own.
         """
+        if reason is None and state.output.passed is not None and _only_passes(job):
+            self._finish_plain(job, state, state.output.passed)
+            return
         data = self._last_bytes(job, state, reason)
         if _has_unreturnable_content(job, state):
             await self._hold(job, state, needed=False)
@@ -38,6 +42,13 @@ class RunEnding:
             state.output.client.flush()
             await self._commits.wait_before_end()
         await _send_end(job, state, data)
+
+    def _finish_plain(self, job: Job, state: State, plain: PlainTurn) -> None:
+        """End the response that was one turn of plain text: the client has got all of it already."""
+        state.outcome.finish_reason = state.run.turn.word or None
+        if (fingerprint := job.continuity.offer_fingerprint) is not None:
+            self._note_plain(job, state, plain.text, fingerprint)
+        state.output.client.finish()
 
     async def suspend(self, job: Job, state: State) -> None:
         """End the response with the client's own calls, and hold the turn until the client returns.
@@ -169,18 +180,7 @@ class RunEnding:
             return
         if not run.turns_hidden:
             # Store a note only, and nothing of the turn itself.
-            self._history.note_plain(
-                job.client.request,
-                LastTurn(
-                    job.identity.run_id,
-                    job.identity.caller,
-                    job.client.port.dialect.name,
-                    b"",
-                    state.tools.mask,
-                ),
-                visible=state.output.writer.visible,
-                offer_fingerprint=fingerprint,
-            )
+            self._note_plain(job, state, state.output.writer.visible, fingerprint)
             return
         state.outcome.has_data_for_next_request |= self._history.remember(
             job.client.request,
@@ -189,6 +189,11 @@ class RunEnding:
             visible=state.output.writer.visible,
             offer_fingerprint=fingerprint,
         )
+
+    def _note_plain(self, job: Job, state: State, visible: str, fingerprint: str) -> None:
+        identity, client = job.identity, job.client
+        turn = LastTurn(identity.run_id, identity.caller, client.port.dialect.name, b"", state.tools.mask)
+        self._history.note_plain(client.request, turn, visible=visible, offer_fingerprint=fingerprint)
 
     def _note_threads(self, job: Job, state: State) -> None:
         """Note which untrusted result the model has read, for the threads that the upstream keeps of this
@@ -219,6 +224,18 @@ class RunEnding:
                 needed=needed,
             )
         return outcome.has_data_for_next_request
+
+
+def _only_passes(job: Job) -> bool:
+    """Return whether nothing but the answer's text is to be kept of a plain turn."""
+    continuity = job.continuity
+    return not (
+        continuity.restored
+        # Only what can be continued by an id is part of a thread.
+        or (continuity.notes_threads and job.upstream.editor.body.chain is not None)
+        or continuity.connection_responses is not None
+        or job.client.ask.options.detached is not None
+    )
 
 
 def _has_unreturnable_content(job: Job, state: State) -> bool:

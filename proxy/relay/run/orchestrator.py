@@ -6,7 +6,8 @@ client sees, and the editor what the upstream gets.  Nothing here knows a wire.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -40,7 +41,9 @@ from proxy.tools.contract.redaction import bounded
 from proxy.tools.running.ledger import RunContext
 from proxy.tools.running.runner import Runner
 from proxy.tools.searching.listing import Searches
-from proxy.wires.client_port import ApprovedCallResult, ClientView, EndedProgram
+from proxy.wires.client_port import ApprovedCallResult, ClientView, EndedProgram, StreamWriter
+from proxy.wires.repairing import RepairHabit
+from proxy.wires.stream.plain import PlainTurn
 
 
 class Orchestrator:
@@ -135,7 +138,6 @@ class Orchestrator:
         usage = RunUsage(job.accounting.meter)
         adds_usage = self._adds_usage(job, usage)
         state = self._state(job, client, started_at, usage, usage_was_added=adds_usage)
-        _repair(job, state)
         if job.continuity.restored:
             client.set_header(RESTORED, restored_header(*job.upstream.editor.restored))
         if not job.continuity.approvals.stops and job.upstream.left_out:
@@ -171,19 +173,6 @@ class Orchestrator:
             job.keeps,
         )
         now = ToolState(tools, context, self._journal.sealed, tools.offer)
-        writer = job.client.port.writer(
-            request,
-            ClientView(
-                request.model,
-                now.is_hidden,
-                trace=job.client.trace,
-                usage_was_added=usage_was_added,
-                caller=identity.caller,
-                shown=tools.offer.shown,
-                approved=_approved(job) if job.continuity.approvals.ran else (),
-                ended=[EndedProgram(*one) for one in job.continuity.approvals.programs.ended.items()],
-            ),
-        )
         nested, detached = job.client.ask.nested, job.client.ask.options.detached
         settings = self._settings.within(request.max_calls) if nested is None else nested.settings
         if detached is not None:
@@ -203,9 +192,13 @@ class Orchestrator:
             run.settle(job.continuity.approvals.purse)
         for _, result in job.continuity.approvals.ran:
             run.paid(result.cost)
-        return State(
-            run, ClientOutput(client, writer, typed=job.client.typed), now, RunClock(started_at), usage
+        output = ClientOutput(
+            client,
+            partial(_writer, job, now.is_hidden, usage_was_added=usage_was_added),
+            typed=job.client.typed,
+            plain=_plain_turn(job, usage_was_added=usage_was_added) if request.stream else None,
         )
+        return State(run, output, now, RunClock(started_at), usage)
 
     async def _loop(self, job: Job, state: State) -> tuple[RunStatus, str | None]:
         """Carry out commands until the run ends; return its status and error code."""
@@ -320,12 +313,47 @@ def _end_of(state: State, status: RunStatus, error: str | None) -> RunEnd:
     )
 
 
-def _repair(job: Job, state: State) -> None:
-    """Let the writer repair the stream of an upstream that is known to be defective."""
-    habit, writer = job.upstream.route.served.repair, state.output.writer
-    # A stream of another dialect is rewritten anyway.  With several choices only one would be left.
-    if habit != "off" and not job.upstream.crossed and job.client.request.choices == 1:
+def _writer(job: Job, is_hidden: Callable[[str], bool], *, usage_was_added: bool) -> StreamWriter:
+    """Return the writer of the client's stream, which repairs that of a defective upstream."""
+    request = job.client.request
+    writer = job.client.port.writer(
+        request,
+        ClientView(
+            request.model,
+            is_hidden,
+            trace=job.client.trace,
+            usage_was_added=usage_was_added,
+            caller=job.identity.caller,
+            shown=job.tools.offer.shown,
+            approved=_approved(job) if job.continuity.approvals.ran else (),
+            ended=[EndedProgram(*one) for one in job.continuity.approvals.programs.ended.items()],
+        ),
+    )
+    habit = _repair_habit(job)
+    if habit != "off":
         writer.repair(always=habit == "always")
+    return writer
+
+
+def _repair_habit(job: Job) -> RepairHabit:
+    """Return which defects of the upstream's stream are repaired."""
+    # A stream of another dialect is rewritten anyway.  With several choices only one would be left.
+    if job.upstream.crossed or job.client.request.choices != 1:
+        return "off"
+    return job.upstream.route.served.repair
+
+
+def _plain_turn(job: Job, *, usage_was_added: bool) -> PlainTurn | None:
+    """Return what can read the first turn as long as it is plain text, which reaches the client unchanged."""
+    port, opens = job.client.port, bool(job.continuity.approvals.programs.ended)
+    if (
+        opens
+        or job.upstream.port is not port
+        or job.client.typed is not None
+        or _repair_habit(job) == "always"
+    ):
+        return None
+    return port.plain_turn(job.client.request, usage_was_added=usage_was_added)
 
 
 def _prepare(job: Job, *, adds_usage: bool) -> None:

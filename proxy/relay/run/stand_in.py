@@ -72,7 +72,7 @@ async def stand_in(job: Job, state: State, text: str) -> None:
         reader: TurnReader = _StandIn(
             text, port.write_turn(Message("assistant", (Text(text),) if text else ()))
         )
-        state.outcome.reader = reader
+        state.outcome.read_by(reader)
     if job.client.request.stream:
         content_type = wire.dialect.framing.content_type
         output.head = [("Content-Type", content_type), ("Cache-Control", "no-cache")]

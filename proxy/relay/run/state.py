@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from msgspec import Struct, field
 
@@ -25,23 +25,50 @@ from proxy.tools.running.ledger import RunContext
 from proxy.wires.approving.shown import APPROVE
 from proxy.wires.client_port import StreamWriter
 from proxy.wires.openai.parallel_tool_use import is_wrapper, mask_parts
+from proxy.wires.stream.fast_path import FastWriter
+from proxy.wires.stream.plain import PlainTurn
 from proxy.wires.typed_tools.functions import TypedAnswer
 from proxy.wires.upstream_port import TurnReader
 
 
 class ClientOutput(Struct):
-    """The client's response: ``client`` sends what ``writer`` makes.
+    """The client's response: ``client`` sends what ``writer`` makes, which ``make_writer`` returns.
 
-    ``head`` has the headers of the first upstream response, which the client gets.  ``silence`` is the timer
-    of a stream that the proxy composes or holds back.  ``typed`` turns calls of functions back into those of
-    the client's typed tools.
+    ``head`` has the headers of the first upstream response, which the client gets.  ``typed`` turns calls of
+    functions back into those of the client's typed tools.  ``plain`` can read the first turn as long as it is
+    plain text; its bytes reach the client without the writer.  ``None`` if only a turn reader can.
     """
 
     client: ClientStream
-    writer: StreamWriter
+    make_writer: Callable[[], StreamWriter]
     head: Headers = ()
     typed: TypedAnswer | None = None
-    silence: SilenceTimer = field(default_factory=SilenceTimer)
+    plain: PlainTurn | None = None
+    _writer: StreamWriter | None = None
+    _silence: SilenceTimer | None = None
+
+    @property
+    def writer(self) -> StreamWriter:
+        """The writer of the stream.  It is made when it is needed: a plain answer needs none."""
+        writer = self._writer
+        if writer is None:
+            writer = self._writer = self.make_writer()
+            if self.plain is not None and self.plain.whole and isinstance(writer, FastWriter):
+                writer.note_plain(self.plain.text)
+        return writer
+
+    @property
+    def passed(self) -> PlainTurn | None:
+        """The plain turn that was the whole answer, if the client got it without the writer."""
+        plain = self.plain
+        return plain if plain is not None and plain.whole and self._writer is None else None
+
+    @property
+    def silence(self) -> SilenceTimer:
+        """The timer of a stream that the proxy composes or holds back."""
+        if self._silence is None:
+            self._silence = SilenceTimer()
+        return self._silence
 
     def push(self, data: bytes, *, last: bool = False) -> Awaitable[None] | None:
         """Send a piece of the stream, and return what to await if the client does not read.
@@ -52,7 +79,8 @@ class ClientOutput(Struct):
             return None
         if self.typed is not None and not (data := self.typed.stream(data)):
             return None
-        self.silence.quiet = 0
+        if self._silence is not None:
+            self._silence.quiet = 0
         if not self.client.started:
             self.client.start(200, self.head)
         return self.client.push(data, last=last)
@@ -212,38 +240,51 @@ class TurnProgress(Struct):
 class Outcome(Struct):
     """The outcome of a run.
 
-    ``reader`` has the turn that was read last, ``None`` before the first.  ``turns_told`` is the last turn
-    that the observers know.  ``finish_reason`` is the one that the client got.  ``has_data_for_next_request``
-    says that the record gets data for the client's next request.  ``found`` are texts of searches and
-    pages, whose addresses may be fetched.  ``failure`` is the message with which the run failed.
+    ``turns_told`` is the last turn that the observers know.  ``finish_reason`` is the one that the client
+    got.  ``has_data_for_next_request`` says that the record gets data for the client's next request.
+    ``found`` are texts of searches and pages, whose addresses may be fetched.  ``failure`` is the message
+    with which the run failed.
     """
 
-    reader: TurnReader | None = None
     turns_told: int = 0
     finish_reason: str | None = None
     has_data_for_next_request: bool = False
     failure: str = ""
     found: list[str] = []
     _earlier: set[str] = set()
+    _reader: TurnReader | None = None
+    _noted: Callable[[], TurnReader] | None = None
+
+    @property
+    def reader(self) -> TurnReader | None:
+        """The reader of the turn that was read last; ``None`` before the first."""
+        if self._noted is not None:
+            self._reader, self._noted = self._noted(), None
+        return self._reader
 
     def read_by(self, reader: TurnReader) -> TurnReader:
         """Note the reader of the next turn, and return it."""
         self._earlier.update(self.left_out)
-        self.reader = reader
+        self._reader = reader
         return reader
+
+    def was_plain(self, reader: Callable[[], TurnReader]) -> None:
+        """Note that the first turn was plain text, and what returns its reader if that is asked for."""
+        self._noted = reader
 
     @property
     def left_out(self) -> Sequence[str]:
         """What the upstream sent in any turn that the client's dialect cannot express."""
-        lost: Collection[str] = () if self.reader is None else self.reader.left_out
+        # In its own dialect, which a plain turn is in, nothing of an answer is left out.
+        lost: Collection[str] = () if self._reader is None else self._reader.left_out
         return sorted({*self._earlier, *lost}) if lost or self._earlier else ()
 
     def message(self) -> bytes:
         """Return the assistant message of the turn that was read last.  Raises RuntimeError before the first
         turn."""
-        if self.reader is None:
+        if (reader := self.reader) is None:
             raise RuntimeError("no turn has been read yet")
-        return self.reader.message()
+        return reader.message()
 
 
 class State(Struct):

@@ -70,9 +70,6 @@ class ChatTurnReader(StreamReader[SSEEvent]):
         self._read_plain()
         return self._message.text
 
-    def plain_turn(self) -> PlainTurn | None:
-        return PlainChatTurn()
-
     @property
     def _undecided(self) -> int:
         return self._calls.undecided + self._later.undecided

@@ -10,7 +10,7 @@ from proxy.wires.chat.crossing.from_client import read_conversation
 from proxy.wires.chat.crossing.to_upstream import body_of
 from proxy.wires.chat.dialect import CHAT
 from proxy.wires.chat.hosted import OPTIONS, hosted_tools, spoken
-from proxy.wires.chat.reader import ChatTurnReader
+from proxy.wires.chat.reader import ChatTurnReader, PlainChatTurn
 from proxy.wires.chat.reply import ChatReplyWriter
 from proxy.wires.chat.request import ChatRequest, parse_chat_request
 from proxy.wires.chat.typed_tools.custom import as_functions
@@ -19,6 +19,7 @@ from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.crossing.reasoning import with_blank_reasoning
+from proxy.wires.stream.plain import PlainTurn
 from proxy.wires.turn.chosen import rewrite_choice
 from proxy.wires.wire import Wire
 
@@ -50,6 +51,11 @@ class ChatWire(Wire):
     def encoder(self, request: ClientRequest) -> TurnEncoder:
         chat = cast(ChatRequest, request)
         return ChatTurnEncoder(chat.model, wants_usage=chat.wants_usage)
+
+    def plain_turn(self, request: ClientRequest, *, usage_was_added: bool) -> PlainTurn | None:
+        chat = cast(ChatRequest, request)
+        # The writer holds JSON back, and removes usage that the client did not ask for.
+        return None if chat.wants_json or (usage_was_added and not chat.wants_usage) else PlainChatTurn()
 
     def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
         chat = cast(ChatRequest, request)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from proxy.base.events import Frame, TurnEvent
 from proxy.wires.client_port import StreamWriter
-from proxy.wires.stream.held import identity
 from proxy.wires.stream.plain import PlainTurn
 from proxy.wires.upstream_port import TurnReader
 
@@ -56,16 +55,8 @@ class FastReader:
         """
         return None
 
-    def plain_turn(self) -> PlainTurn | None:
-        """Return what can read the turn as long as it is plain text; ``None`` if only this reader can.
-
-        It reads in place of this reader, and only while the writer's :meth:`FastWriter.transform` changes
-        nothing.
-        """
-        return None
-
     def note_plain(self, turn: PlainTurn) -> None:
-        """Note a whole turn that its :meth:`plain_turn` has read."""
+        """Note a whole turn that ``turn`` has read."""
         raise NotImplementedError
 
     def wrap(self, writer: "FastWriter") -> "FastWriter":
@@ -89,20 +80,18 @@ class FastWriter:
 class FastPath:
     """The reader and the writer of one stream that may use the fast path.
 
-    ``plain`` reads the turn as long as it is plain text; it is ``None`` where the reader does.  ``transform``
-    is applied to the events that pass; it is ``None`` while the path is closed. Code that
+    ``transform`` is applied to the events that pass; it is ``None`` while the path is closed. Code that
     writes a frame must get it anew from the ``writer``. Call :attr:`take_unread` only while the path is
     open.
     """
 
-    __slots__ = ("plain", "reader", "take_unread", "transform", "writer")
+    __slots__ = ("reader", "take_unread", "transform", "writer")
 
     def __init__(self, reader: FastReader, writer: FastWriter) -> None:
         self.reader = reader
         self.writer = reader.wrap(writer)
         self.take_unread = reader.take_unread
         self.transform = self.writer.transform()
-        self.plain = reader.plain_turn() if self.transform is identity else None
 
     @classmethod
     def of(cls, reader: TurnReader, writer: StreamWriter) -> "FastPath | None":
@@ -110,21 +99,6 @@ class FastPath:
         if isinstance(reader, FastReader) and isinstance(writer, FastWriter):
             return cls(reader, writer)
         return None
-
-    def leave_plain(self) -> list[Frame]:
-        """Let the reader read a turn from its beginning, since it is not plain any more.
-
-        Return the frames of what the client has got already.
-        """
-        plain, self.plain = self.plain, None
-        return self.feed(taken) if plain is not None and (taken := plain.taken()) else []
-
-    def note_plain(self, plain: PlainTurn) -> list[TurnEvent]:
-        """Note a turn that was plain to its end mark; return what it means beside its text."""
-        self.plain = None
-        self.reader.note_plain(plain)
-        self.writer.note_plain(plain.text)
-        return plain.events()
 
     def feed(self, chunk: bytes, *, most: int = 0, large: bool = False) -> list[Frame]:
         return self.reader.feed(chunk, together=self.transform is not None, most=most, large=large)

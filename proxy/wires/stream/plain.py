@@ -35,19 +35,19 @@ class PlainTurn:
     """The plain text of one turn, as far as its stream has come. Each dialect has a subclass.
 
     ``id`` and ``model`` are those of the upstream's response, ``finish`` its end, and ``ended`` says that its
-    end mark came.
+    end mark came.  ``whole`` says that this is all of the turn, and that the client got it as it came.
     """
 
     __slots__ = (
         *("_example", "_kept", "_left", "_size", "_template", "_texts"),
-        *("ended", "finish", "id", "model", "usage"),
+        *("ended", "finish", "id", "model", "usage", "whole"),
     )
 
     def __init__(self) -> None:
         self.id = self.model = ""
         self.finish: TurnFinished | None = None
         self.usage: Usage | None = None
-        self.ended = False
+        self.ended = self.whole = False
         self._texts: list[str | bytes] = []
         """Texts, and whole events of whose texts nobody has asked yet."""
         self._kept: list[bytes] = []

@@ -18,6 +18,11 @@ from stepping import END, EVENT, HEAD
 from waiting import until
 
 from proxy.wires.chat.reader import ChatTurnReader
+from proxy.wires.chat.request import parse_chat_request
+from proxy.wires.chat.wire import ChatWire
+from proxy.wires.chat.writer import ChatStreamWriter
+from proxy.wires.client_port import ClientView
+from proxy.wires.stream.held import identity
 
 HEADER = b'data: {"id":"c1","object":"chat.completion.chunk","created":7,"model":"m","choices":['
 
@@ -129,8 +134,8 @@ class Upstream:
 
 
 @contextlib.asynccontextmanager
-async def behind_it() -> AsyncIterator[tuple[Proxy, Upstream]]:
-    """Run a proxy that keeps all content, before such an upstream."""
+async def behind_it(content: str = "all") -> AsyncIterator[tuple[Proxy, Upstream]]:
+    """Run a proxy that keeps all content, or less, before such an upstream."""
     upstream = Upstream()
     upstream.goes_on.set()
     server = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
@@ -138,7 +143,7 @@ async def behind_it() -> AsyncIterator[tuple[Proxy, Upstream]]:
         f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1",
         allow=("probe_tools__echo",),
         modules=(str(probe_tools.__file__),),
-        store={"content": "all", "wire_bytes": False},
+        store={"content": content, "wire_bytes": False},
     )
     async with server, running(config) as proxy:
         yield proxy, upstream
@@ -206,6 +211,10 @@ def _text(body: bytes) -> str:
     return "".join(one for one in said if isinstance(one, str))
 
 
+def without(*_: Any, **__: Any) -> None:
+    """Let each turn be read by frames."""
+
+
 async def both(scripts: Sequence[Script], monkeypatch: pytest.MonkeyPatch) -> int:
     """Compare each script read by frames with the same read plainly; return how many were plain."""
     plain = 0
@@ -218,7 +227,7 @@ async def both(scripts: Sequence[Script], monkeypatch: pytest.MonkeyPatch) -> in
 
     async with behind_it() as (proxy, upstream):
         with monkeypatch.context() as patch:
-            patch.setattr(ChatTurnReader, "plain_turn", lambda _: None)
+            patch.setattr(ChatWire, "plain_turn", without)
             expected = [await observed(proxy, upstream, script) for script in scripts]
     async with behind_it() as (proxy, upstream):
         monkeypatch.setattr(ChatTurnReader, "note_plain", note_plain)
@@ -288,13 +297,56 @@ async def test_usual_streams_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await both([Script(pieces) for pieces in streams], monkeypatch) == 2 * len(streams)
 
 
+async def test_a_plain_stream_needs_no_reader_and_no_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts of a run that read and write frames are made for a stream with a call, and for no other."""
+    made: list[str] = []
+
+    def reader(*given: Any) -> Any:
+        made.append("reader")
+        return ChatTurnReader(*given)
+
+    write = ChatWire.writer
+
+    def writer(*given: Any) -> Any:
+        made.append("writer")
+        return write(*given)
+
+    monkeypatch.setattr(ChatWire, "reader", staticmethod(reader))
+    monkeypatch.setattr(ChatWire, "writer", writer)
+    ask = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+    async with behind_it("tools") as (proxy, upstream):
+        upstream.script = Script((PLAIN[1], PLAIN[2], chunk("{}", '"stop"'), b"data: [DONE]\n\n"))
+        assert _text((await proxy.ask(ask)).body) == "Hello"
+        assert made == []
+        upstream.script = Script((PLAIN[1], PLAIN[2], call("mine", "{}", "call_1"), chunk("{}", '"stop"')))
+        assert _text((await proxy.ask({**ask, "tools": [MINE]})).body) == "Hello"
+        assert sorted(made) == ["reader", "writer"]
+
+
+@pytest.mark.parametrize("wants_json", [False, True])
+@pytest.mark.parametrize("wants_usage", [False, True])
+@pytest.mark.parametrize("added", [False, True])
+def test_a_turn_is_plain_where_the_writer_changes_nothing(
+    wants_json: bool, wants_usage: bool, added: bool
+) -> None:
+    """A first turn is read plainly exactly where the client's writer passes all events on as they come."""
+    body: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+    body |= {"response_format": {"type": "json_object"}} if wants_json else {}
+    body |= {"stream_options": {"include_usage": True}} if wants_usage else {}
+    request = parse_chat_request(body)
+    writer = ChatWire().writer(request, ClientView("m", lambda _: True, usage_was_added=added))
+    assert isinstance(writer, ChatStreamWriter)
+    plain = ChatWire().plain_turn(request, usage_was_added=added)
+    assert (plain is not None) == (writer.transform() is identity)
+
+
 @pytest.mark.parametrize("plain", [True, False])
 async def test_a_client_that_leaves_a_plain_stream_is_recorded(
     plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The record has what the upstream had said by then."""
     if not plain:
-        monkeypatch.setattr(ChatTurnReader, "plain_turn", lambda _: None)
+        monkeypatch.setattr(ChatWire, "plain_turn", without)
     async with behind_it() as (proxy, upstream):
         upstream.goes_on.clear()
         upstream.script = Script((PLAIN[1], PLAIN[2], chunk("{}", '"stop"')))

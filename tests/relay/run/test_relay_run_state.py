@@ -202,7 +202,7 @@ class Writer:
 async def test_the_head_goes_out_with_the_first_bytes() -> None:
     """The head goes out with the first data, and the proxy waits for a client that reads slowly."""
     client = Client()
-    output = ClientOutput(cast("Any", client), cast("StreamWriter", Writer()), head=(("x-a", "b"),))
+    output = ClientOutput(cast("Any", client), lambda: cast("StreamWriter", Writer()), head=(("x-a", "b"),))
     assert output.push(b"") is None
     assert client.noted == []
     await output.send(b"a")
@@ -213,7 +213,7 @@ async def test_the_head_goes_out_with_the_first_bytes() -> None:
 async def test_a_keep_alive_comment_is_sent_only_in_silence() -> None:
     """The client gets a keep-alive comment only if there is nothing to show."""
     client = Client()
-    output = ClientOutput(cast("Any", client), cast("StreamWriter", Writer()))
+    output = ClientOutput(cast("Any", client), lambda: cast("StreamWriter", Writer()))
     await output.keep_alive(False)
     assert client.noted == []
     await output.keep_alive(True)

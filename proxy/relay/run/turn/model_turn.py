@@ -1,6 +1,8 @@
 """Runs one turn of the model: sends its request and reads the response to the end."""
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from proxy.base.errors import Unreadable, UpstreamError, WireError
@@ -85,7 +87,9 @@ class ModelTurns:
         may_relay = is_first and not job.upstream.crossed
         if is_first:
             state.output.head = _answer_head(job, response)
-        reader = state.outcome.read_by(self._reader(job, state))
+        plain = state.output.plain if is_first and streams else None
+        # A plain turn needs no reader.
+        reader = state.outcome.read_by(self._reader(job, state)) if plain is None else None
         if is_encoded(response.headers):
             if not may_relay or state.tools.offer:
                 # The proxy cannot see whether a call of a server tool is in it (rule W5).
@@ -100,18 +104,20 @@ class ModelTurns:
                 state.output.head = _labelled(state.output.head, job.client.port.dialect.framing.content_type)
         if streams and streamed:
             secrets, keepalive_s = job.upstream.route.served.secrets, self._settings.keepalive_s
-            await read_stream(state, reader, response, framing, secrets, keepalive_s)
+            make_reader = self._making(job, state) if reader is None else lambda: reader
+            await read_stream(state, make_reader, response, framing, secrets, keepalive_s, plain=plain)
             return True
         if streams and not may_relay:
             raise await read_in_place_of_stream(response, job.upstream.port.dialect.errors)
         if streamed:
             raise TurnRejected(502, unexpected(response), "upstream_malformed")
-        return await self._read_reply(job, state, response, reader, may_relay=may_relay)
+        return await self._read_reply(job, state, response, may_relay=may_relay)
 
     async def _read_reply(
-        self, job: Job, state: State, response: UpstreamResponse, reader: TurnReader, *, may_relay: bool
+        self, job: Job, state: State, response: UpstreamResponse, *, may_relay: bool
     ) -> bool:
         """Read a turn that came as one object; return as :meth:`_read` does."""
+        reader = state.outcome.reader or state.outcome.read_by(self._reader(job, state))
         body = await response.read(self._settings.max_reply_bytes)
         large = len(body) > LARGE_EVENT_BYTES
         if (secrets := job.upstream.route.served.secrets) is not None:
@@ -139,8 +145,12 @@ class ModelTurns:
         return True
 
     def _reader(self, job: Job, state: State) -> TurnReader:
-        offer = state.tools.offer
-        return job.upstream.port.reader(offer.declared, offer.is_hidden, self._settings.max_argument_bytes)
+        return self._making(job, state)()
+
+    def _making(self, job: Job, state: State) -> Callable[[], TurnReader]:
+        """Return what makes the reader of the turn."""
+        offer, port = state.tools.offer, job.upstream.port
+        return partial(port.reader, offer.declared, offer.is_hidden, self._settings.max_argument_bytes)
 
     async def _calls_ours(self, job: Job, state: State, body: bytes) -> bool:
         """Return whether a body of an unknown kind is a stream that calls a server tool (rule W5)."""

@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 from proxy.base.errors import UpstreamError
@@ -13,7 +14,8 @@ from proxy.relay.passing.passthrough import AFTER_END_S, flush_soon
 from proxy.relay.run.state import State
 from proxy.upstreams.base import UpstreamResponse
 from proxy.wires.dialect import Framing
-from proxy.wires.stream.fast_path import FastPath
+from proxy.wires.stream.fast_path import FastPath, FastReader
+from proxy.wires.stream.plain import PlainTurn
 from proxy.wires.upstream_port import TurnReader
 
 MOST_EVENTS: Final = 128
@@ -29,21 +31,24 @@ _AFTER_HIDDEN_END_S = 0.05
 
 async def read_stream(
     state: State,
-    reader: TurnReader,
+    make_reader: Callable[[], TurnReader],
     response: UpstreamResponse,
     framing: Framing,
     secrets: Secrets | None = None,
     keepalive_s: float = 10.0,
+    *,
+    plain: PlainTurn | None = None,
 ) -> None:
     """Read one turn's stream to its end; send what the writer lets through as soon as it comes.
 
+    ``plain`` reads the turn as long as it is plain text; a reader and a writer are made only if it is not.
     ``secrets`` are blanked out before anything is read, because what is read is also recorded.  While the
     proxy composes the client's stream, or holds something of it back, the client gets a keep-alive before
     ``keepalive_s`` seconds of silence have passed.
 
     Raises :class:`~proxy.base.errors.UpstreamError` and :class:`~proxy.base.errors.WireError`.
     """
-    await _TurnStream(state, reader, framing, secrets, keepalive_s).read(response)
+    await _TurnStream(state, make_reader, framing, secrets, keepalive_s, plain).read(response)
 
 
 class _TurnStream:
@@ -52,40 +57,49 @@ class _TurnStream:
     def __init__(
         self,
         state: State,
-        reader: TurnReader,
+        make_reader: Callable[[], TurnReader],
         framing: Framing,
         secrets: Secrets | None,
         keepalive_s: float,
+        plain: PlainTurn | None,
     ) -> None:
         self._clock = state.clock
         self._turn = state.turn
         self._output = state.output
+        self._outcome = state.outcome
         self._is_limited = state.usage.is_limited
         # If it still holds bytes at the end of a stream, they are part of a line and no event.
         self._secret_filter = SecretFilter(secrets) if secrets is not None else None
         self._run = state.run
-        self._writer = state.output.writer
-        self._reader = reader
+        self._make_reader = make_reader
+        self._plain = plain
+        self._fast: FastPath | None = None
         self._loop = asyncio.get_running_loop()
         self._event_sign = framing.event_sign
-        # Text that is not read could not be numbered anew after an item that became several events.
-        fast = FastPath.of(reader, state.output.writer) if state.output.typed is None else None
-        self._fast = fast
-        self._feed = reader.feed if fast is None else fast.feed
-        self._was_plain = False
         self._ended = False
         self._waited = False
         self._until: float | None = None
         self._patience: asyncio.Timeout | None = None
-        self._silence = state.output.silence
         self._keepalive_s = keepalive_s
         self._holds = False
         self._unsent: asyncio.Future[None] | None = None
+        if plain is None:
+            self._begin(make_reader())
+
+    def _begin(self, reader: TurnReader) -> None:
+        """Read the turn with a reader from now on, and write it with the writer."""
+        output = self._output
+        self._writer = output.writer
+        self._reader = reader
+        self._silence = output.silence
+        # Text that is not read could not be numbered anew after an item that became several events.
+        fast = self._fast = FastPath.of(reader, output.writer) if output.typed is None else None
+        self._feed = reader.feed if fast is None else fast.feed
 
     async def read(self, response: UpstreamResponse) -> None:
         """Read the stream to its end."""
-        run, writer, reader = self._run, self._writer, self._reader
-        if writer.composing:
+        run = self._run
+        if self._plain is None and self._writer.composing:
             self._watch()
         try:
             if (rest := response.push(self._relay)) is not None:
@@ -93,21 +107,18 @@ class _TurnStream:
                 async with asyncio.timeout_at(self._until) as self._patience:
                     await rest
         except TimeoutError:
-            self._end_plain()
+            if self._plain is not None and not self._plain.ended:
+                self._leave_plain(self._plain)
             if not self._ended and run.turn.reason is None:
                 raise
         except UpstreamError:
             if not self._ended:
                 raise
         finally:
-            if self._silence.runs:
-                self._silence.stop()
-            self._end_plain()
-            for frame in () if self._fast is None else self._fast.reader.catch_up():
-                run.observe(frame.events)
-                writer.write(frame)
-        if self._was_plain:
+            self._end_turn()
+        if self._plain is not None:
             return
+        reader = self._reader
         frames = reader.close()
         if reader.fault is not None:
             raise reader.fault
@@ -121,7 +132,7 @@ class _TurnStream:
 
     def _relay(self, chunk: bytes) -> Awaitable[None] | None:
         """Take a piece of the stream; return what to await before the next one."""
-        reader, fast, turn = self._reader, self._fast, self._turn
+        fast, turn = self._fast, self._turn
         # Nearly all pieces end with a line and contain no part of a secret; they skip this call.
         if (secret_filter := self._secret_filter) is not None and (
             chunk[-1] != _LINE_END
@@ -134,13 +145,14 @@ class _TurnStream:
                 return None
         if self._is_limited:
             turn.events += chunk.count(self._event_sign)
-        if fast is not None and (plain := fast.plain) is not None:
+        if (plain := self._plain) is not None:
             if plain.take(chunk):
                 if turn.first_chunk_at and not plain.ended:
                     return self._output.client.push(chunk)
-                turn.first_chunk_at = turn.first_chunk_at or self._clock.now()
-                return self._send([chunk], plain.ended)
-            self._leave_plain(fast)
+                return self._pass(chunk, plain)
+            self._leave_plain(plain)
+            fast = self._fast
+        reader = self._reader
         if fast is not None and (transform := fast.transform) is not None and fast.take_unread(chunk):
             return self._output.client.push(transform(chunk))
         # The first chunk always gets here, because there is no earlier event that it could be like.
@@ -152,22 +164,41 @@ class _TurnStream:
             return self._go_on(wait)
         return wait
 
-    def _leave_plain(self, fast: FastPath) -> None:
-        """Let the reader read the turn, which the client has got so far as it came."""
-        self._written(fast.leave_plain())
-        fast.transform = fast.writer.transform()
-
-    def _end_plain(self) -> None:
-        """Note a turn that was plain text to its end mark; let the reader read any other."""
-        fast = self._fast
-        if fast is None or (plain := fast.plain) is None:
-            return
+    def _pass(self, chunk: bytes, plain: PlainTurn) -> Awaitable[None] | None:
+        """Send the first or the last piece of a plain turn."""
+        self._turn.first_chunk_at = self._turn.first_chunk_at or self._clock.now()
         if not plain.ended:
-            self._leave_plain(fast)
-            return
-        self._was_plain = True
-        self._run.observe(fast.note_plain(plain))
-        self._run.saw_end_mark()
+            return self._output.push(chunk)
+        self._ended = True
+        self._wait_no_longer(composing=False)
+        if self._patience is not None:
+            flush_soon(self._output.client, self._loop)
+        return self._output.push(chunk, last=True)
+
+    def _leave_plain(self, plain: PlainTurn) -> None:
+        """Let a reader read the turn from its beginning.  The client has got it so far as it came."""
+        self._plain = self._output.plain = None
+        self._begin(self._outcome.read_by(self._make_reader()))
+        if taken := plain.taken():
+            self._written(self._feed(taken))
+        if (fast := self._fast) is not None:
+            fast.transform = fast.writer.transform()
+
+    def _end_turn(self) -> None:
+        """Note the end of the turn, however it came: a turn of plain text to its end mark needs no reader."""
+        if (plain := self._plain) is not None:
+            if plain.ended:
+                plain.whole = True
+                self._outcome.was_plain(partial(_reader_of, self._make_reader, plain))
+                self._run.observe(plain.events())
+                self._run.saw_end_mark()
+                return
+            self._leave_plain(plain)
+        if self._silence.runs:
+            self._silence.stop()
+        for frame in () if self._fast is None else self._fast.reader.catch_up():
+            self._run.observe(frame.events)
+            self._writer.write(frame)
 
     async def _go_on(self, wait: Awaitable[None] | None) -> None:
         """Read the rest of a piece, and let other tasks run before each part.
@@ -229,7 +260,7 @@ class _TurnStream:
         if self._fast is not None:
             self._fast.transform = self._fast.writer.transform()
         if ended or (writer.composing and run.turn.reason is not None):
-            self._wait_no_longer()
+            self._wait_no_longer(composing=writer.composing)
         last = ended and not had_ended and not writer.composing and not self._reader.has_unread
         if last and self._patience is not None:
             flush_soon(self._output.client, self._loop)
@@ -259,13 +290,13 @@ class _TurnStream:
                 return
             self._unsent = None if wait is None else asyncio.ensure_future(_ignore_gone(wait))
 
-    def _wait_no_longer(self) -> None:
+    def _wait_no_longer(self, *, composing: bool) -> None:
         """Limit the wait for what follows: some upstreams never close, and some never send an end mark."""
         patience = self._patience
         if (self._until is not None and self._waited) or (patience is not None and patience.expired()):
             return
         self._waited = self._ended
-        self._until = self._loop.time() + _patience_s(self._ended, self._writer.composing)
+        self._until = self._loop.time() + _patience_s(self._ended, composing)
         if patience is not None:
             patience.reschedule(self._until)
 
@@ -275,6 +306,14 @@ def _patience_s(ended: bool, composing: bool) -> float:
     if not ended:
         return _AFTER_REASON_S
     return _AFTER_HIDDEN_END_S if composing else AFTER_END_S
+
+
+def _reader_of(make_reader: Callable[[], TurnReader], plain: PlainTurn) -> TurnReader:
+    """Return the reader of a turn that was plain text."""
+    reader = make_reader()
+    if isinstance(reader, FastReader):
+        reader.note_plain(plain)
+    return reader
 
 
 async def _ignore_gone(wait: Awaitable[None]) -> None:

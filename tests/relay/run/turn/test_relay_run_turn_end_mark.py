@@ -10,7 +10,7 @@ import pytest
 
 from proxy.http.secrets import Sink
 from proxy.relay.run.keepalive import SilenceTimer
-from proxy.relay.run.state import RunClock, TurnProgress
+from proxy.relay.run.state import Outcome, RunClock, TurnProgress
 from proxy.relay.run.turn.stream import read_stream
 from proxy.relay.run.usage import RunUsage
 from proxy.wires.chat.dialect import CHAT
@@ -76,8 +76,9 @@ async def test_an_end_mark_at_the_last_moment_goes_out(monkeypatch: pytest.Monke
         turn=TurnProgress(),
         clock=RunClock(0.0),
         usage=RunUsage(None),
+        outcome=Outcome(),
     )
     response: Any = _AtTheLastMoment()
-    await read_stream(state, frames, response, CHAT.framing)
+    await read_stream(state, lambda: frames, response, CHAT.framing)
     assert frames.pushed == [b"reason", b"end"]
     assert frames.has_ended

@@ -73,12 +73,14 @@ async def test_a_slow_client_costs_no_usage(monkeypatch: pytest.MonkeyPatch, man
     run = Run(RunSettings(), is_hidden=tools.is_hidden, clock=lambda: 0.0)
     run.start()
     client = SlowClient(0.3)
-    state = State(run, ClientOutput(cast("Any", client), writer), tools, RunClock(0.0), RunUsage(None))
+    state = State(
+        run, ClientOutput(cast("Any", client), lambda: writer), tools, RunClock(0.0), RunUsage(None)
+    )
     first = chat.role() + chat.content("a") + chat.finish()
     last = chat.content("") * many + chat.usage(3, 4) + chat.DONE
     pieces = (first, last) if many == 1 else (chat.role() + chat.content("a" * 5000) * many + first + last,)
     reader = wire.reader(tools.offer.declared, tools.is_hidden, 8192)
-    await turn_stream.read_stream(state, reader, cast("Any", Chunks(*pieces)), wire.dialect.framing)
+    await turn_stream.read_stream(state, lambda: reader, cast("Any", Chunks(*pieces)), wire.dialect.framing)
     assert run.turn.usage is not None
     assert (run.turn.usage.input_tokens, run.turn.usage.output_tokens) == (3, 4)
     assert run.turn.ended
