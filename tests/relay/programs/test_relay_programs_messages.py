@@ -1,7 +1,7 @@
 """Anthropic's code execution: programs of clients of Messages, which can call the client's own tools."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -9,8 +9,9 @@ import anthropic
 import pytest
 from agents_rig import Asked, Models, Turn
 from client_keys import ALICE, BOB, bearer, declared
+from messages_script import reply, stream, text, tool_use
 from probe_tools import Watch
-from raw_upstream import RawUpstream
+from raw_upstream import RawRequest, RawUpstream, Step
 from running_proxy import Answer, Proxy, make_config, running
 
 from proxy.base.events import RUN_PROGRAM
@@ -395,3 +396,54 @@ async def test_the_record_has_the_program(watch: Watch) -> None:
     assert program.status == "completed"
     assert program.tool_calls == 2
     assert watch.started == ["buy"]
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_an_upstream_of_the_same_dialect(streamed: bool) -> None:
+    """A server of Messages that runs no code gets an ordinary tool, without members that it may not know."""
+    code = "(await query_sales(region='West'))['total']"
+
+    def answer(request: RawRequest) -> Sequence[Step]:
+        sent = json.loads(request.body)
+        asked.append(sent)
+        results = [
+            block
+            for message in sent["messages"]
+            for block in message["content"]
+            if isinstance(block, dict) and block["type"] == "tool_result"
+        ]
+        block = (
+            text(results[0]["content"]) if results else tool_use("toolu_1", "code_execution", {"code": code})
+        )
+        reason = "end_turn" if results else "tool_use"
+        return stream(block, reason=reason) if sent.get("stream") else reply(block, reason=reason)
+
+    asked: list[Any] = []
+    async with RawUpstream(answer) as upstream:
+        table = {"base_url": upstream.url, "wires": ("anthropic",), "native": ()}
+        config = make_config(
+            table, allow=("probe_tools__*",), modules=("probe_tools",), tools={"programs": "on"}
+        )
+        async with running(config) as proxy:
+            client = anthropic.AsyncAnthropic(base_url=f"http://127.0.0.1:{proxy.port}", api_key="x")
+            talk, box = [QUESTION], None
+            for _ in range(2):
+                more: Any = {"messages": talk, "tools": [CODE_TOOL, QUERY], "container": box}
+                if streamed:
+                    async with client.messages.stream(model="m", max_tokens=500, **more) as events:
+                        message = await events.get_final_message()
+                else:
+                    message = await client.messages.create(model="m", max_tokens=500, **more)
+                as_sent = message.model_dump(mode="json", exclude_none=True)
+                if message.stop_reason == "tool_use":
+                    talk += [said(as_sent), results_of(as_sent, sold)]
+                box = message.container and message.container.id
+            await client.close()
+    result, words = as_sent["content"]
+    assert (result["type"], result["content"]["stdout"]) == ("code_execution_tool_result", "7")
+    assert words["text"] == "7"
+    for one in asked:
+        assert "container" not in one
+        assert [tool["name"] for tool in one["tools"]] == ["code_execution"]
+        assert "allowed_callers" not in json.dumps(one)
+        assert "caller" not in json.dumps(one["messages"])
