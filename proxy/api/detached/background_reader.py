@@ -168,7 +168,7 @@ class BackgroundReader:
         """
         follower = _Follower(after, self._runs.settings.keepalive_s)
         while (lease := await self._lease(response_id, caller)) is not None:
-            if not await self._can_continue(lease, caller, follower.seen):
+            if not (follower.only_leads or await self._can_continue(lease, caller, follower.seen)):
                 said = _restarted()
                 number = follower.seen + 1
                 yield error_event(said.message, type=said.type, code=said.code, sequence_number=number)
@@ -178,6 +178,8 @@ class BackgroundReader:
                 yield event
             if follower.ended:
                 return
+            if await self._lease(response_id, caller) != lease:
+                continue
             # The log was broken off, or cannot be read: the record says how the response goes on.
             resource = await self.resource(response_id, caller)
             if resource is None:
@@ -223,10 +225,14 @@ class BackgroundReader:
 
 
 class _Follower:
-    """What a client of a stream has seen: the events up to the number ``seen``."""
+    """What a client of a stream has seen: the events up to the number ``seen``.
+
+    ``only_leads`` says that this stream has sent all of them, and that they contain nothing of the answer.
+    """
 
     def __init__(self, seen: int, keepalive_s: float) -> None:
         self.seen = seen
+        self.only_leads = seen < 0
         self.keepalive_s = keepalive_s
         self.ended = False
         self._leads = False
@@ -240,10 +246,12 @@ class _Follower:
 
     def takes(self, number: int, event: bytes) -> bool:
         """Return whether the client gets an event of the attempt."""
-        self._leads = self._leads and event.startswith(_LEADING)
+        leads = event.startswith(_LEADING)
+        self._leads = self._leads and leads
         if number <= self.seen or self._leads:
             return False
         self.seen, self._told = number, time.monotonic()
+        self.only_leads = self.only_leads and leads
         return True
 
     def is_silent(self) -> bool:

@@ -5,9 +5,11 @@ import contextlib
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+from own_servers import own_cluster
 from redis_server import SERVER, Cable, cable, own_prefix
 from waiting import LATE_S, PATIENCE_S, until
 
@@ -304,3 +306,22 @@ async def test_few_logs_are_read_at_a_time(prefix: str, monkeypatch: pytest.Monk
             assert await all_of(first) == [(0, b"x")]
             assert await is_gone(two, "a")
         assert not await is_gone(two, "a")
+
+
+async def test_logs_are_in_a_cluster(tmp_path: Path) -> None:
+    """The logs of a Redis cluster are read at another process, as those of one server are."""
+    async with (
+        own_cluster(tmp_path) as port,
+        processes("test", url=f"redis+cluster://127.0.0.1:{port}") as both,
+    ):
+        one, two = both
+        events = pieces(20)
+        for name in "abc":
+            log = one.open(name)
+            for number, event in events:
+                log.put(number, event)
+            log.close()
+        await until(lambda: not one._mirrors)
+        for name in "abc":
+            async with two.reader(name) as reader:
+                assert await all_of(reader) == events

@@ -8,7 +8,7 @@ import re
 import signal
 import sqlite3
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -125,11 +125,19 @@ class ProxyProcess(ProxyAddress):
 
 @asynccontextmanager
 async def serving(
-    folder: Path, *arguments: str, env: Mapping[str, str] | None = None, command: str = "serve"
+    folder: Path,
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    command: str = "serve",
+    inside: Sequence[str] = (),
 ) -> AsyncIterator[ProxyProcess]:
-    """Start ``command`` in ``folder`` and wait until it listens; kill it at the end if it still runs."""
+    """Start ``command`` in ``folder`` and wait until it listens; kill it at the end if it still runs.
+
+    ``inside`` is a command that starts it elsewhere, such as in a network namespace.
+    """
     clean = {k: v for k, v in os.environ.items() if not k.upper().startswith(("TOOLRELAY_", "OPENAI_"))}
     process = await asyncio.create_subprocess_exec(
+        *inside,
         sys.executable,
         "-m",
         "proxy",
@@ -143,7 +151,8 @@ async def serving(
     )
     running = ProxyProcess(process, folder)
     try:
-        running.port = int((await running.says(r"listens on http://127\.0\.0\.1:(\d+)/v1"))[1])
+        listens = await running.says(r"listens on http://([\d.]+):(\d+)/v1")
+        running.host, running.port = listens[1], int(listens[2])
         yield running
     finally:
         if process.returncode is None:

@@ -139,11 +139,12 @@ class ProxyAddress:
     """The port of a proxy, and the requests that a client can send to it."""
 
     port: int
+    host = "127.0.0.1"
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Conversation]:
         """Open one connection."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 24)
+        reader, writer = await asyncio.open_connection(self.host, self.port, limit=1 << 24)
         try:
             yield Conversation(reader, writer)
         finally:
@@ -163,7 +164,7 @@ class ProxyAddress:
             body = json.dumps(body).encode()
         lines = [f"{method} {path} HTTP/1.1"]
         if not any(name.lower() == "host" for name, _ in pairs):
-            lines.append(f"Host: 127.0.0.1:{self.port}")
+            lines.append(f"Host: {self.host}:{self.port}")
         lines += [f"{name}: {value}" for name, value in pairs]
         if body is not None:
             if not any(name.lower() == "content-type" for name, _ in pairs):
