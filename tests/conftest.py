@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
@@ -78,6 +78,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         slow = item.get_closest_marker("slow") is not None
         if seen[name] > MEASURED_CASES or examples or is_whole or slow:
             item.add_marker("no_cover")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Measure the imports in the first of pytest's processes only: coverage doubles their time."""
+    worker = getattr(session.config, "workerinput", {}).get("workerid", "gw0")
+    coverage = session.config.pluginmanager.get_plugin("_cov")
+    if worker == "gw0" or coverage is None or coverage.cov_controller is None:
+        return (yield)
+    coverage.cov_controller.pause()
+    try:
+        return (yield)
+    finally:
+        coverage.cov_controller.resume()
 
 
 def pytest_collection_finish() -> None:

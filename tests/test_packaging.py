@@ -31,7 +31,7 @@ def declared_dependencies() -> set[str]:
     """What the package needs at run time, with the extras that add a feature."""
     project = PROJECT["project"]
     extras = project["optional-dependencies"]
-    built_in = ("otel", "postgres", "programs", "redis", "web")
+    built_in = ("oidc", "otel", "postgres", "programs", "redis", "web")
     lines = [*project["dependencies"], *(line for extra in built_in for line in extras[extra])]
     names = (_NAME.match(line) for line in lines)
     return {normal(found.group()) for found in names if found}
@@ -40,7 +40,7 @@ def declared_dependencies() -> set[str]:
 def optional_dependencies() -> set[str]:
     """What the extras that add a feature need."""
     extras = PROJECT["project"]["optional-dependencies"]
-    features = ("mcp", "otel", "programs", "pytest", "redis", "web")
+    features = ("mcp", "oidc", "otel", "programs", "pytest", "redis", "web")
     names = (_NAME.match(line) for feature in features for line in extras[feature])
     return {normal(found.group()) for found in names if found}
 

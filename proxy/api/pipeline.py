@@ -62,6 +62,7 @@ class Pipeline:
         facts.endpoint, facts.operation_asked = target.label, target.endpoint.operation
         if target.below is None:
             return await self._own.answer(request, facts, target)
+        facts.dialect = target.endpoint.dialect.name
         upgrades = hdrs.UPGRADE in request.headers and "websocket" in request.head.listed(hdrs.UPGRADE)
         if upgrades and target.endpoint.kind != "socket":
             # The bytes that follow may belong to another protocol, so they are not read as a request.

@@ -80,7 +80,8 @@ def routes_for(
         if len(routes) > 1 and counts_cost:
             # An upstream without a price cannot take over if cost is limited. If none has a price, the first
             # reports that.
-            routes = [route for route in routes if prices.of(model, route.model) is not None] or routes
+            priced = (each for each in routes if prices.at(each.served, model, each.model) is not None)
+            routes = list(priced) or routes
         return routes
     if router.is_plain and dialect.wire in router.default.wires:
         return [Route(router.default, "", renamed=False)]

@@ -67,6 +67,7 @@ class App(Struct, frozen=True):
 
     async def aclose(self) -> None:
         """Close the services; see :meth:`Services.aclose`."""
+        await self.authentication.aclose()
         await self.services.aclose(self.draining.hurried)
 
 

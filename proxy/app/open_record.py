@@ -21,6 +21,7 @@ def open_record(config: Config, *, reap: bool = False, must_exist: bool = False)
         max_bytes=settings.max_bytes,
         max_per_caller=settings.max_per_caller,
         max_bytes_per_caller=settings.max_bytes_per_caller,
+        max_requests=settings.max_requests,
     )
     return open_store(settings.url, options, must_exist=must_exist, **settings.seal_keys())
 

@@ -125,6 +125,12 @@ _ALL: Final = (
     ),
     # Who may call.
     ErrorCode(
+        "role_not_allowed", (403,), _REQUEST,
+        "The token is valid, but has none of the roles in `auth.jwt.roles`.",
+        "Get one of these roles from your OpenID provider, or ask the operator for a table of yours in "
+        "`auth.jwt.roles`.",
+    ),
+    ErrorCode(
         "invalid_api_key", (401,), _REQUEST,
         "The request has no valid client key. Missing, malformed, unknown, expired, and revoked keys get "
         "the same answer. Before the first client key exists, the start token is missing or wrong. With "
@@ -356,6 +362,12 @@ _ALL: Final = (
         "no_client_keys", (503,), _SERVER,
         "Clients need a key, and no key is valid any more.",
         "Create one: `toolrelay keys create NAME`.",
+    ),
+    ErrorCode(
+        "issuer_unavailable", (503,), _SERVER,
+        "With `auth.mode = \"jwt\"`, the provider of the tokens has not shown its keys, now or within a day.",
+        "Read the log line `issuer_keys_unread`, and correct `auth.jwt` or bring the provider back. Client "
+        "keys still work.",
     ),
     ErrorCode(
         "keys_unavailable", (503,), _SERVER,

@@ -16,7 +16,8 @@ from proxy.commands.credentials.cli import credentials_app
 from proxy.commands.keys.cli import keys_app
 from proxy.commands.mcp.cli import mcp_app
 from proxy.commands.options import ConfigOption, JsonOption, ListByDefault, ScrubOption
-from proxy.commands.runs.cli import runs_app, usage
+from proxy.commands.prices.cli import prices_app
+from proxy.commands.runs.cli import requests_app, runs_app, usage
 from proxy.commands.serve.memory import share_one_arena
 
 app = typer.Typer(
@@ -31,6 +32,8 @@ app.add_typer(approvals_app, name="approvals")
 app.add_typer(credentials_app, name="credentials")
 app.add_typer(keys_app, name="keys")
 app.add_typer(mcp_app, name="mcp")
+app.add_typer(prices_app, name="prices")
+app.add_typer(requests_app, name="requests")
 app.add_typer(runs_app, name="runs")
 app.add_typer(tools_app, name="tools")
 

@@ -16,6 +16,7 @@ from proxy.config.secret import Secret
 from proxy.config.sections.access import (
     ApprovalsConfig,
     AuthConfig,
+    BillingConfig,
     KeyConfig,
     LimitsConfig,
     PolicyConfig,
@@ -294,6 +295,7 @@ class Config(Section):
             "example": "input = 0.15\ncached_input = 0.075\noutput = 0.60",
         },
     )
+    billing: BillingConfig = BillingConfig()
     log: LogConfig = LogConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     ui: UiConfig = UiConfig()

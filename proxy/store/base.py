@@ -1,12 +1,13 @@
 """The protocol of a store. Other packages use it without knowing which database is behind it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, Protocol
 
 from msgspec import Struct
 
 from proxy.records.background import BackgroundLog
 from proxy.records.effects import EffectLog
+from proxy.records.requests import RequestRecord
 from proxy.records.rows import (
     ClientKey,
     HiddenTurns,
@@ -62,6 +63,24 @@ class RunFilter(Struct, frozen=True):
     parent: str | None = None
 
 
+class RequestFilter(Struct, frozen=True):
+    """Which requests without a run to list: the newest ``limit``, or those before the row id ``before``, the
+    newest first.
+
+    ``since`` and ``until`` limit the start time; ``since`` is included, ``until`` is not. ``caller`` is as in
+    :class:`RunFilter`, and empty for requests of nobody. ``status`` is the HTTP status.
+    """
+
+    limit: int = 50
+    before: str | None = None
+    status: int | None = None
+    model: str | None = None
+    caller: str | None = None
+    since: float | None = None
+    until: float | None = None
+    errors_only: bool = False
+
+
 class PurgeFilter(Struct, frozen=True):
     """Which runs to delete: all, those that started before a time, or the run with exactly this id and the
     runs of its agents."""
@@ -79,7 +98,7 @@ class UsageFilter(Struct, frozen=True):
 
 
 class UsageRow(Struct, frozen=True):
-    """The usage of one group of runs.
+    """The usage of one group of runs and requests.
 
     ``group`` has one value for each entry of the filter's ``by``, in the same order; a day is the number of
     days since the epoch. If the runs are not grouped by tool, ``errors`` counts runs, and the tokens are the
@@ -90,7 +109,11 @@ class UsageRow(Struct, frozen=True):
     none succeeded. There are then no token counts, because a model's tokens cannot be attributed to a tool.
 
     ``cost`` is the sum over runs whose model had a price, in billionths of the currency; ``None`` if none
-    had. ``unreported`` is the number of turns whose tokens the upstream did not report; the sums lack them.
+    had. ``unreported`` is the number of turns and of requests without a run whose tokens the upstream did not
+    report; the sums lack them.
+
+    ``requests`` is the number of client requests: those that began a run, and those that have none (see
+    :class:`~proxy.records.requests.RequestRecord`). Errors, tokens and cost include both kinds.
     """
 
     group: tuple[str | int, ...]
@@ -106,6 +129,7 @@ class UsageRow(Struct, frozen=True):
     tool_p50_s: float | None = None
     tool_p95_s: float | None = None
     unreported: int = 0
+    requests: int = 0
 
 
 class RunDetail(Struct, frozen=True):
@@ -272,6 +296,17 @@ class Store(
         """
 
     async def list_runs(self, wanted: RunFilter) -> Sequence[RunRecord]: ...
+
+    async def add_requests(
+        self, records: Iterable[RequestRecord], settled: Callable[[bool], None] | None = None
+    ) -> None:
+        """Queue rows of requests without a run; another thread reads and encodes them.
+
+        ``settled`` is called once with whether the rows were committed, possibly before this method returns.
+        """
+
+    async def list_requests(self, wanted: RequestFilter) -> Sequence[RequestRecord]:
+        """Return requests that have no run, the newest first; raises the errors of :meth:`list_runs`."""
 
     async def get_run(self, run_id: str) -> RunDetail | None:
         """Return one run by its id or by a unique prefix of it; ``None`` if there is none."""

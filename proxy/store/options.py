@@ -31,7 +31,8 @@ class StoreOptions(Struct, frozen=True, kw_only=True):
     content.
 
     ``max_bytes`` limits the database. ``max_per_caller`` limits how many records of each kind of content a
-    caller has, and ``max_bytes_per_caller`` their bytes. 0 means no limit.
+    caller has, and ``max_bytes_per_caller`` their bytes. ``max_requests`` limits the rows of requests without
+    a run. 0 means no limit.
     """
 
     content: ContentPolicy = "tools"
@@ -49,6 +50,7 @@ class StoreOptions(Struct, frozen=True, kw_only=True):
     max_bytes: int = 0
     max_per_caller: int = 0
     max_bytes_per_caller: int = 0
+    max_requests: int = 0
     lock_timeout_s: float = 5.0
     max_queued: int = 10_000
     max_queued_bytes: int = 64 * 2**20
@@ -56,7 +58,7 @@ class StoreOptions(Struct, frozen=True, kw_only=True):
     @property
     def is_bounded(self) -> bool:
         """Whether anything is deleted because of size or number, not only because of age."""
-        return bool(self.max_bytes or self.max_per_caller or self.max_bytes_per_caller)
+        return bool(self.max_bytes or self.max_per_caller or self.max_bytes_per_caller or self.max_requests)
 
 
 DEFAULTS: Final = StoreOptions()

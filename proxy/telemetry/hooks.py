@@ -75,12 +75,15 @@ class ResponseProgress(Protocol):
 class RequestFacts(Struct, eq=False):
     """The facts about one request, which are filled in while it is served.
 
-    ``id_given`` is true if the client chose the id. ``endpoint`` is the class of the path.
-    ``operation_asked`` is the GenAI operation that the client requests, or empty. ``model`` is the name that
-    the client sent. ``upstream``, its status and the seconds to its head belong to the last upstream
-    request. ``error_code`` is set if the answer is one of the proxy's own errors; an upstream's error that
-    passed through has none. ``started`` is in monotonic seconds. ``seconds``, and ``first_byte_s`` until
-    the body began, are known at the end.
+    ``id_given`` is true if the client chose the id. ``endpoint`` is the class of the path, ``dialect`` the
+    name of its dialect, empty for the proxy's own paths. ``operation_asked`` is the GenAI operation that the
+    client requests, or empty. ``caller`` is the client's key, ``principal`` the key with its end user if the
+    request names one. ``model`` is the name that the client sent. ``has_run`` is true if the request began
+    the run ``run_id``. ``upstream``, its status and the seconds to its head belong to the last upstream
+    request. ``usage`` and ``cost`` (in billionths) are those of a response that passed through, ``None`` if
+    unknown. ``error_code`` is set if the answer is one of the proxy's own errors or broke off; an upstream's
+    error that passed through has none. ``started`` is in monotonic seconds. ``seconds``, and
+    ``first_byte_s`` until the body began, are known at the end.
     """
 
     request_id: str
@@ -89,16 +92,21 @@ class RequestFacts(Struct, eq=False):
     started: float
     id_given: bool = False
     endpoint: str = "other"
+    dialect: str = ""
     operation_asked: str = ""
     caller: str = ""
+    principal: str = ""
     model: str = ""
     run_id: str = ""
+    has_run: bool = False
     prompt_hash: str = ""
     upstream: str = ""
     upstream_status: int = 0
     upstream_s: float | None = None
     client: ResponseProgress | None = None
     operation: Operation | None = None
+    usage: Usage | None = None
+    cost: int | None = None
     status: int = 499
     error_code: str = ""
     seconds: float = 0.0
@@ -244,16 +252,19 @@ class Hooks:
     def broken(self, error: UpstreamError) -> None:
         """Note that the upstream's response broke off after its head had arrived."""
         facts = self._facts.get()
-        if facts is not None and facts.operation is not None:
-            facts.operation.error_type = error.code
+        if facts is not None:
+            facts.error_code = facts.error_code or error.code
+            if facts.operation is not None:
+                facts.operation.error_type = error.code
 
-    def used(self, usage: Usage | None, cost: int) -> None:
+    def used(self, usage: Usage | None, cost: int | None) -> None:
         """Note the usage that a response reported while it passed through; ``cost`` is in billionths."""
         facts = self._facts.get()
         if usage is not None and facts is not None and facts.operation is not None:
+            facts.usage, facts.cost = usage, cost
             facts.operation.input_tokens = usage.input_tokens
             facts.operation.output_tokens = usage.output_tokens
-            facts.operation.cost = cost
+            facts.operation.cost = cost or 0
 
     def invocation_ended(self, record: ToolInvocationRecord, seconds: float) -> None:
         """Report that a tool call has ended, with success or not."""

@@ -20,6 +20,7 @@ from proxy.telemetry.hooks import Hooks
 from proxy.telemetry.log.output import count_dropped_lines
 from proxy.telemetry.metrics import Metrics, Sources
 from proxy.telemetry.refused_keys import RefusedKeys
+from proxy.telemetry.request_log import RequestLog, RequestStore
 from proxy.telemetry.tracing import Tracing, open_tracing
 from proxy.wires.registry.table import EndpointTable
 
@@ -64,6 +65,7 @@ class Instruments(Struct, frozen=True):
     metrics: Metrics | None = None
     tracing: Tracing | None = None
     loop_held: LoopHeld | None = None
+    request_log: RequestLog | None = None
 
     @property
     def snapshot(self) -> Callable[[], bytes] | None:
@@ -108,8 +110,13 @@ class Instruments(Struct, frozen=True):
         if self.loop_held is not None:
             self.loop_held.start()
 
+    async def close_requests(self) -> None:
+        """Write the rows of requests that wait, before the record is closed."""
+        if self.request_log is not None:
+            await self.request_log.aclose()
+
     async def aclose(self) -> None:
-        """Stop the measurement, and send the waiting spans."""
+        """Stop the measurement, and send the waiting spans; call this after :meth:`close_requests`."""
         if self.loop_held is not None:
             self.loop_held.stop()
         if self.tracing is not None:
@@ -137,10 +144,12 @@ def open_instruments(
     endpoints: EndpointTable,
     version: str,
     servers: Collection[str] = (),
+    requests: RequestStore | None = None,
 ) -> Instruments:
     """Create metrics if ``count`` is true, and traces if ``otlp_endpoint`` is set.
 
-    ``upstreams`` are URLs by name, ``servers`` names of MCP servers. Raises
+    ``upstreams`` are URLs by name, ``servers`` names of MCP servers. ``requests`` takes the rows of requests
+    without a run; ``None`` records none. Raises
     :class:`~proxy.base.errors.ConfigError` if traces are wanted and the extra is not installed.
     """
     tracing = open_tracing(otlp_endpoint, upstreams, version=version) if otlp_endpoint else None
@@ -148,7 +157,11 @@ def open_instruments(
     if metrics is not None:
         # The log lines that were dropped because their reader did not keep up.
         metrics.add_source(lambda: {"toolrelay_log_dropped_lines_total": count_dropped_lines()})
-    observers = [observer for observer in (metrics, tracing) if observer is not None]
+    request_log = RequestLog(requests) if requests is not None else None
+    if metrics is not None and request_log is not None:
+        metrics.add_source(lambda: {"toolrelay_unrecorded_requests_total": request_log.unrecorded})
+    # The last of them: it drops what the others need.
+    observers = [observer for observer in (metrics, tracing, request_log) if observer is not None]
     hooks = Hooks(endpoints, observers, keys)
     held = LoopHeld(metrics.loop_held) if metrics is not None else None
-    return Instruments(hooks, models, metrics, tracing, held)
+    return Instruments(hooks, models, metrics, tracing, held, request_log)

@@ -159,6 +159,12 @@ FAMILIES = (
     Family(
         "toolrelay_store_waiting_writes", "gauge", "Writes to the store that are waiting for their commit."
     ),
+    Family(
+        "toolrelay_unrecorded_requests_total",
+        "counter",
+        "Requests without a run that got no row: too many waited, too many came without a key, or the "
+        "record lost them.",
+    ),
     Family("toolrelay_store_lost_writes_total", "counter", "Writes to the store that were lost."),
     Family("toolrelay_cache_bytes", "gauge", "Estimated bytes that a cache holds.", ("cache",)),
     Family("toolrelay_cache_limit_bytes", "gauge", "Bytes that a cache may hold.", ("cache",)),
@@ -198,8 +204,7 @@ FAMILIES = (
     Family(
         "gen_ai_client_token_usage",
         "histogram",
-        "Tokens of one model response; counted only if server tools were offered, or if tokens or cost "
-        "are limited.",
+        "Tokens of one model response, if its upstream reported them.",
         (*_ASKED, "gen_ai_token_type"),
         _TOKENS,
     ),

@@ -76,6 +76,7 @@ NO_CACHE: dict[str, str] = {
     "proxy.store.postgres.db.PostgresConnections": "connections, at most one for each look-up and report",
     "proxy.server.auth.key_ring.KeyRing": "keys that administrators made",
     "proxy.server.connections.connection.EdgeConnection": "a connection's own; its bodies are bounded",
+    "proxy.telemetry.request_log.RequestLog": "requests of a second, 10,000 at most",
     "proxy.telemetry.metrics._Counter": "figures themselves; labels come from closed lists",
     "proxy.telemetry.metrics._Histogram": "figures themselves; labels come from closed lists",
     "proxy.telemetry.metrics._Tally": "one of figures",

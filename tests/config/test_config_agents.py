@@ -42,7 +42,11 @@ def test_instructions_and_schemas_may_be_files(tmp_path: Path) -> None:
         ('instructions = "a"\ntools = ["agent__x"]', "agents.r.tools", "agents cannot call agents"),
         ('instructions = "a"\ntools = ["core*;"]', "agents.r.tools", "is not a tool pattern"),
         ('instructions = "a"\nmax_turns = 0', "agents.r.max_turns", "greater than or equal to 1"),
-        ('instructions = "a"\nmax_cost = 1', "agents.r.max_cost", "there are no prices"),
+        (
+            'instructions = "a"\nmax_cost = 1\n[billing]\nprice_list = "off"',
+            "agents.r.max_cost",
+            "there are no prices",
+        ),
         (
             'instructions = "a"\noutput_schema = "x"',
             "agents.r.output_schema",

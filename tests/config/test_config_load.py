@@ -75,6 +75,7 @@ def test_every_key_of_the_contract_has_its_default() -> None:
             "wires": ("chat", "responses"),
             "models": ("*",),
             "tools": True,
+            "free": False,
             "force_usage": False,
             "responses_state": "auto",
             "text_calls": None,
@@ -157,6 +158,8 @@ def test_every_key_of_the_contract_has_its_default() -> None:
         "max_bytes": 8 * 2**30,
         "max_per_caller": 10_000,
         "max_bytes_per_caller": 2**30,
+        "requests": True,
+        "max_requests": 1_000_000,
         "seal": True,
         "seal_key": None,
         "old_seal_keys": (),
@@ -181,9 +184,24 @@ def test_every_key_of_the_contract_has_its_default() -> None:
         "storage": "memory://",
         "on_error": "open",
     }
-    assert dumped["auth"] == {"mode": "auto", "end_user": ""}
+    assert dumped["auth"] == {
+        "mode": "auto",
+        "end_user": "",
+        "jwt": {
+            "issuer": "",
+            "audience": (),
+            "jwks_url": "",
+            "algorithms": ("RS256", "PS256", "ES256"),
+            "leeway_s": 30,
+            "user_claim": "sub",
+            "roles_claim": "groups",
+            "networks": (),
+            "roles": {},
+        },
+    }
     assert dumped["log"] == {"format": "json", "level": "info"}
     assert dumped["telemetry"] == {"metrics": True, "otlp_endpoint": ""}
+    assert dumped["billing"] == {"currency": "USD", "price_list": "bundled"}
     assert dumped["credentials"] == dumped["keys"] == dumped["prices"] == {}
 
 
@@ -359,8 +377,9 @@ def test_several_workers_without_limits_in_memory(tmp_path: Path) -> None:
         ("[limits]\nstorage = 5", "limits.storage"),
         ("[limits]\ntokens = ['0.5/minute']", "limits.tokens"),
         ("[limits]\ncost = ['5 EUR/day']", "limits.cost"),
-        ("[limits]\ncost = ['5/day']", "limits.cost"),
-        ("[tools]\nmax_cost = 1", "tools.max_cost"),
+        ("[limits]\ncost = ['5/day']\n[billing]\nprice_list = 'off'", "limits.cost"),
+        ("[tools]\nmax_cost = 1\n[billing]\ncurrency = 'EUR'", "tools.max_cost"),
+        ("[billing]\ncurrency = '5 \u20ac'", "billing.currency"),
         ("[tools.prices]\nweb__search = -1", "tools.prices.web__search"),
         ("[tools.hosted]\nimage_generation = 'upstream:nobody/m'", "tools.hosted.image_generation"),
         ("[tools.hosted]\nweb_search = 'upstream:default'", "tools.hosted"),
@@ -784,7 +803,7 @@ def test_check_sees_every_fault_at_once(tmp_path: Path) -> None:
     config, faults = find_faults(write(tmp_path, "[server]\nport='x'\nprot=1\n[tools]\ntrace=3"), KEY)
     assert config is None
     assert {error.setting for error in faults} == {"server.port", "server.prot", "tools.trace"}
-    text = "[server]\nworkers=2\n[tools]\nmax_cost=1"
+    text = "[server]\nworkers=2\n[tools]\nmax_cost=1\n[billing]\nprice_list='off'"
     _, faults = find_faults(write(tmp_path, text), KEY)
     assert [error.setting for error in faults] == ["limits.storage", "tools.max_cost"]
 

@@ -611,7 +611,7 @@ async def test_an_approval_is_denied_with_a_reason_and_comes_live(tab: Tab, fake
     fake.answers["POST approvals/appr_3"] = {"id": "appr_3", "status": "denied", "decided_by": "ops"}
     fake.tell("approval", {"id": "appr_3", "status": "pending", "tool": "mcp__pay__refund", "arguments": {}})
     await tab.has("mcp__pay__refund")
-    await tab.click("Deny…", within="[data-id=appr_3]")
+    await tab.click("Deny ", within="[data-id=appr_3]")
     await tab.type("Too much")
     await tab.press("Enter")
     await until(lambda: fake.posted == [("approvals/appr_3", {"approve": False, "reason": "Too much"})])

@@ -623,3 +623,17 @@ async def test_usage_inside_a_text_is_text() -> None:
     async with AccessMiddleware(script, allow=(), limits=LIMITED) as (proxy, _):
         answer = await proxy.ask({**ASK, "stream": True})
         assert answer.body == role() + chunk_of({"content": text}) + DONE
+
+
+@pytest.mark.parametrize("allow", [(), ("core__*",)], ids=["passthrough", "orchestrated"])
+async def test_a_free_upstream_costs_nothing_and_is_no_fault(allow: tuple[str, ...]) -> None:
+    """Under a limit of cost the models of a free upstream are answered without a price, and cost 0."""
+    async with RawUpstream(reported(60, 40)) as upstream:
+        served = {"base_url": upstream.url, "free": True}
+        config = make_config(served, allow=allow, prices=PRICES, limits={"cost": ["0.000001/hour"]})
+        async with running(config) as proxy:
+            for _ in range(3):
+                assert (await proxy.ask({**ASK, "model": "own", "stream": True})).status == 200
+            await proxy.services.instruments.close_requests()
+            (row,) = await proxy.services.store.usage(UsageFilter(by=("model",)))
+    assert (row.group, row.requests, row.total_tokens, row.cost) == (("own",), 3, 300, 0)

@@ -104,7 +104,7 @@ class Site:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "proxy", "serve", "--port", "0",
             cwd=self.folder,
-            env={**kept, "OPENAI_API_KEY": "sk-test", "PYTHONPATH": str(Path(__file__).parents[2])},
+            env={**kept, "OPENAI_API_KEY": "sk-test"},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
         )  # fmt: skip

@@ -83,9 +83,9 @@ async def test_usage_is_one_sum_where_nothing_is_told_apart(store: Store) -> Non
     store.put_run(ended("run_2", status="failed", error_code="upstream_error", started_at=T0 + 10))
     store.put_run(ended("run_3", status="interrupted", started_at=T0 + 20))
     (row,) = await store.usage(UsageFilter())
-    assert row == UsageRow((), 3, 3, 2, 6, 600, 90, 690)
+    assert row == UsageRow((), 3, 3, 2, 6, 600, 90, 690, requests=3)
     (row,) = await store.usage(UsageFilter(since=T0 + 10, until=T0 + 20))
-    assert row == UsageRow((), 1, 1, 1, 2, 200, 30, 230)
+    assert row == UsageRow((), 1, 1, 1, 2, 200, 30, 230, requests=1)
 
 
 async def test_usage_by_key_model_and_day(store: Store) -> None:
@@ -135,8 +135,8 @@ async def test_usage_by_tool_counts_calls(store: Store) -> None:
         )
     rows = await store.usage(UsageFilter(by=("tool",)))
     assert list(rows) == [
-        UsageRow(("core__a",), 2, 2, 1, tool_seconds=4.0, tool_p50_s=2.0, tool_p95_s=2.0),
-        UsageRow(("core__b",), 1, 1, 0),
+        UsageRow(("core__a",), 2, 2, 1, tool_seconds=4.0, tool_p50_s=2.0, tool_p95_s=2.0, requests=2),
+        UsageRow(("core__b",), 1, 1, 0, requests=1),
     ]
     for number in range(100):  # 0.01 s, 0.02 s, … 1 s
         called = invocation(f"inv_c{number}", "run_0", tool="core__c", status="success", started_at=0.0)

@@ -66,7 +66,7 @@ async def test_a_run_with_a_tool_is_counted_whole() -> None:
 
 
 async def test_what_passes_through_is_counted_too() -> None:
-    """A request without tools counts with its times and its upstream, but without tokens."""
+    """A request without tools counts with its times, its upstream and the tokens that it reports."""
     answers = [reply("hi", used=(3, 4)), whole(b'{"data":[]}'), whole(b"{}", status="429 Too Many Requests")]
     async with (
         RawUpstream(*answers) as upstream,
@@ -86,7 +86,9 @@ async def test_what_passes_through_is_counted_too() -> None:
     assert value(seen, duration, **asked, error_type="429") == 1
     assert value(seen, "toolrelay_upstream_errors_total", upstream="default", kind="429") == 1
     assert value(seen, "toolrelay_upstream_requests_total", upstream="default", status="200") == 2
-    assert not any(name.startswith("gen_ai_client_token_usage") for name, _ in seen)
+    tokens = "gen_ai_client_token_usage_sum"
+    assert value(seen, tokens, **asked, gen_ai_token_type="input") == 3
+    assert value(seen, tokens, **asked, gen_ai_token_type="output") == 4
     first = "gen_ai_server_time_to_first_token_seconds_count"
     assert value(seen, first, gen_ai_operation_name="chat", gen_ai_request_model="other") == 1
 

@@ -40,7 +40,7 @@ def run_to_json(run: RunRecord) -> dict[str, Any]:
 
 def reported(counts: RunRecord | UsageRow) -> bool:
     """Return whether the upstream reported the usage of any turn; also true if there are no turns."""
-    return counts.unreported == 0 or counts.unreported < counts.turns
+    return counts.unreported == 0 or counts.unreported < counts.turns or counts.total_tokens > 0
 
 
 def tokens_text(count: int, counts: RunRecord | UsageRow) -> str:

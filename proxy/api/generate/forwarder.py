@@ -29,6 +29,7 @@ from proxy.server.messages.forms import Upload
 from proxy.server.messages.heads.head import Head
 from proxy.telemetry.hooks import Hooks
 from proxy.upstreams.base import UpstreamRequest
+from proxy.wires.stream.usage_tap import UsageTail
 from proxy.wires.turn.digest import user_key
 from proxy.wires.wire import Wire
 
@@ -43,8 +44,14 @@ class Forwarder:
         prices: Prices,
         hooks: Hooks,
         wires: Mapping[str, Wire],
+        *,
+        reads_usage: bool = True,
     ) -> None:
-        """``wires`` are those whose streams can be repaired, by the names of their dialects."""
+        """``wires`` are those whose streams can be repaired, by the names of their dialects.
+
+        ``reads_usage`` says that usage is read for reports, also where nothing is limited.
+        """
+        self._reads_usage = reads_usage
         self._wires = wires
         self._request_reader = request_reader
         self._clients = clients
@@ -91,6 +98,9 @@ class Forwarder:
         if upload is None and body is None and request.body_exists:
             upload = Upload(self._request_reader.upload(context))
         metered = meter(context.admission, self._prices, endpoint, route, body) if posts else None
+        tail = None
+        if metered is None and posts and self._reads_usage and endpoint.usage != "none":
+            tail = UsageTail(endpoint.dialect.usage)
         repair = None
         if body is not None and route.served.repair != "off":
             repair = repair_of(self._wires, endpoint, route, body.payload)
@@ -100,7 +110,15 @@ class Forwarder:
         try:
             # A stream may stay open for long, so no reference keeps the request alive once it is answered.
             response = await candidates.ask(
-                route, self._outgoing(context, body or upload, route, metered, last=candidates.last)
+                route,
+                self._outgoing(
+                    context,
+                    body or upload,
+                    route,
+                    metered,
+                    last=candidates.last,
+                    reads=metered is not None or tail is not None,
+                ),
             )
             try:
                 await pump(
@@ -108,6 +126,7 @@ class Forwarder:
                     relayed,
                     dialect=endpoint.dialect if endpoint.streams else None,
                     tap=metered.tap if metered is not None else None,
+                    tail=tail,
                     repair=repair,
                     total=route.served.total,
                     broken=self._hooks.broken,
@@ -120,6 +139,9 @@ class Forwarder:
             if metered is not None:
                 metered.settle()
                 self._hooks.used(metered.tap.usage, metered.cost)
+            elif tail is not None and (usage := tail.read()) is not None:
+                price = self._prices.at(route.served, context.facts.model, route.model)
+                self._hooks.used(usage, None if price is None else price.cost(usage))
         return client.response
 
     def _outgoing(
@@ -130,12 +152,13 @@ class Forwarder:
         metered: Metered | None,
         *,
         last: bool,
+        reads: bool,
     ) -> UpstreamRequest:
         """Build the request for an upstream; with ``last`` the body is released, since no other upstream will
-        be asked."""
+        be asked. With ``reads`` the proxy reads the response, which must not be compressed."""
         request, target, streams = context.request, context.target, context.target.endpoint.streams
         read = body if isinstance(body, Body) else None
-        headers: Headers = self.headers(context, read, identity=streams or metered is not None)
+        headers: Headers = self.headers(context, read, identity=streams or reads)
         sent: bytes | AsyncIterator[bytes] | None
         if isinstance(body, Body):
             raw = body.release() if last else body.raw

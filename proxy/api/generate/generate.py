@@ -120,6 +120,7 @@ class Generate:
             # An upstream of this dialect gets the rest of the body unchanged.
             body = without_carried(wire, body)
         principal = self._request_reader.principal(context, body)
+        context.facts.principal = principal.name
         if context.caller.rights.isolated:
             await self._request_reader.check_rights(context, body, principal)
         options = request_options_of(context, history=self._history)
@@ -207,7 +208,7 @@ class Generate:
         ticket = await self._tickets.of(context.caller)
         request = stored_request(ask, ticket, self._background.settings.headers)
         run = await self._background.start(ask, request)
-        context.facts.run_id = run.run_id
+        context.facts.run_id, context.facts.has_run = run.run_id, True
         if ask.body.payload.get("stream") is not True:
             body = orjson.dumps(run.stream.resource)
             headers = {RUN: run.run_id}
@@ -247,7 +248,9 @@ class Generate:
         def output(job: Job) -> ClientStream:
             nonlocal client, kept
             # The access log and the span get both.
-            context.facts.run_id, context.facts.prompt_hash = job.identity.run_id, job.recording.prompt_hash
+            facts = context.facts
+            facts.run_id, facts.prompt_hash = job.identity.run_id, job.recording.prompt_hash
+            facts.has_run = True
             client = self._clients.open(context, job.identity.caller)
             stream: ClientStream = client
             if request:

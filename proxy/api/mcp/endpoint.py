@@ -194,7 +194,7 @@ class McpHandler:
         call = self._direct_call(asked)
         client = self._clients.open(context, call.identity.caller)
         client.set_header(RUN, call.identity.run_id)
-        context.facts.run_id = call.identity.run_id
+        context.facts.run_id, context.facts.has_run = call.identity.run_id, True
         open_call = self._calls.open(call, lambda: client.stopped_by_server)
 
         progress = _ProgressEvents(message)

@@ -77,7 +77,8 @@ def make_endpoint_handlers(
     clients = ClientStreams(
         store, runs.memory.threads, runs.memory.commits, draining, principals, given.listen
     )
-    forwarder = Forwarder(request_reader, clients, runs.prices, services.instruments.hooks, wires)
+    hooks, reads = services.instruments.hooks, config.store.requests
+    forwarder = Forwarder(request_reader, clients, runs.prices, hooks, wires, reads_usage=reads)
     passthrough = Passthrough(request_reader, forwarder, runs.prices)
     detached = _detached_runs(
         services, dependencies, runs, wires["responses"], request_reader, _event_logs(config, item_keys)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from proxy.app.compose.overrides import Overrides
 from proxy.app.compose.services import Services
 from proxy.app.compose.tools import search_rules, serving_tools
+from proxy.app.compose.upstreams import model_prices
 from proxy.config.load import Config
 from proxy.records.ids import row_ids
 from proxy.relay.base import RunSettings
@@ -19,7 +20,7 @@ from proxy.relay.memory.threads import Threads
 from proxy.relay.offering.offer import OfferRules
 from proxy.relay.offering.programs import ProgramRules
 from proxy.relay.planning import Planner, PlanSettings
-from proxy.relay.routing.prices import Price, Prices, to_nanos
+from proxy.relay.routing.prices import to_nanos
 from proxy.relay.run.journal import Journal
 from proxy.relay.run.orchestrator import Orchestrator
 from proxy.relay.run.parents import Parents
@@ -149,21 +150,6 @@ def _known_hosts(config: Config) -> tuple[str, ...]:
     that the operator names for pages, in full."""
     serves = config.tools.hosted.get("web_fetch") == "web__fetch_page"
     return tuple(host for host in config.tools.web_hosts if "*" not in host) if serves else ()
-
-
-def model_prices(config: Config) -> Prices:
-    """Return the configured prices of models."""
-    return Prices(
-        {
-            model: Price(
-                input=to_nanos(price.input),
-                cached_input=to_nanos(price.input if price.cached_input is None else price.cached_input),
-                cache_write=to_nanos(price.input if price.cache_write is None else price.cache_write),
-                output=to_nanos(price.output),
-            )
-            for model, price in config.prices.items()
-        }
-    )
 
 
 def _run_settings(config: Config) -> RunSettings:

@@ -23,7 +23,7 @@ from proxy.app.compose.tools import (
     tool_capabilities,
     tool_providers,
 )
-from proxy.app.compose.upstreams import open_upstreams, served
+from proxy.app.compose.upstreams import open_price_list, open_upstreams, served
 from proxy.app.open_record import open_record
 from proxy.base.errors import ConfigError, Guard
 from proxy.base.globs import fits
@@ -154,9 +154,10 @@ class Services(Struct, frozen=True):
 
     def router(self, wrap: Callable[[Upstream], Upstream] = lambda upstream: upstream) -> Router:
         """Build the router over the upstreams, in the order of the configuration, each wrapped by
-        ``wrap``."""
+        ``wrap``. Raises :class:`ConfigError` for a bad list of prices."""
+        listed = open_price_list(self.config)
         return Router(
-            [served(self.config, name, wrap(upstream)) for name, upstream in self.upstreams.items()]
+            [served(self.config, name, wrap(upstream), listed) for name, upstream in self.upstreams.items()]
         )
 
     async def aclose(self, hurried: asyncio.Event | None = None) -> None:
@@ -172,6 +173,7 @@ class Services(Struct, frozen=True):
             if outgoing is not None:
                 await outgoing.aclose()
         await self.limiter.aclose()
+        await self.instruments.close_requests()
         await self.store.aclose()
         await self.instruments.aclose()
 
@@ -286,6 +288,7 @@ def _instruments(config: Config, registry: Registry, endpoints: EndpointTable, s
         endpoints=endpoints,
         version=__version__,
         servers=tuple(config.mcp.servers),
+        requests=store if config.store.requests else None,
     )
     instruments.watch_store(store)
     return instruments

@@ -1,11 +1,15 @@
-"""Opens the upstreams, and gives the router its data about each."""
+"""Opens the upstreams, and gives the router its data about each, with the prices of its models."""
 
 import ssl
+from datetime import date
 from pathlib import Path
 
+import msgspec
+
 from proxy.app.compose.overrides import Overrides
-from proxy.base.errors import Guard
+from proxy.base.errors import ConfigError, Guard
 from proxy.config.load import Config
+from proxy.config.sections.access import PriceConfig
 from proxy.config.sections.network import NetworkConfig, parsed_proxy
 from proxy.config.settings import UpstreamConfig
 from proxy.net.authorities import client_context
@@ -13,6 +17,15 @@ from proxy.net.outgoing import HttpProxy
 from proxy.net.resolver import Resolver
 from proxy.relay.routing.breaker import Breaker
 from proxy.relay.routing.deadlines import Deadlines
+from proxy.relay.routing.price_list import (
+    BUNDLED,
+    CURRENCY,
+    ListedPrices,
+    PriceFile,
+    listed_prices,
+    read_price_file,
+)
+from proxy.relay.routing.prices import Price, Prices, to_nanos
 from proxy.relay.routing.router import ServedUpstream
 from proxy.telemetry.instruments import Instruments
 from proxy.tools.access.policy import Policy
@@ -102,8 +115,10 @@ def _tls(name: str, config: UpstreamConfig, general: str) -> ssl.SSLContext | No
     return context
 
 
-def served(settings: Config, name: str, upstream: Upstream) -> ServedUpstream:
-    """Return the router's data about the upstream of that name."""
+def served(
+    settings: Config, name: str, upstream: Upstream, price_list: PriceFile | None = None
+) -> ServedUpstream:
+    """Return the router's data about the upstream of that name, with its prices in a list."""
     config = settings.upstreams[name]
     renamed = config.models if isinstance(config.models, dict) else None
     return ServedUpstream(
@@ -126,6 +141,8 @@ def served(settings: Config, name: str, upstream: Upstream) -> ServedUpstream:
         secrets=long_secrets(config.api_key.reveal() if config.api_key else "", dict(config.header_pairs())),
         query_names=frozenset(config.forward_query),
         breaker=Breaker(config.breaker_failures, config.breaker_open_s),
+        free=config.free,
+        listed=prices_at(price_list, config),
     )
 
 
@@ -170,3 +187,58 @@ def _text_calls(config: UpstreamConfig) -> TextCalls | None:
     mode: ToolMode = "prompt" if config.tools == "prompt" else "native"
     entries.append(ModelTextCalls("*", config.text_calls, config.text_calls_repair, mode))
     return TextCalls(entries) or None
+
+
+def model_prices(config: Config) -> Prices:
+    """Return the configured prices of models."""
+    return Prices({model: _price(price) for model, price in config.prices.items()})
+
+
+def _price(price: PriceConfig) -> Price:
+    def of(amount: float | None) -> int | None:
+        return None if amount is None else to_nanos(amount)
+
+    return Price(
+        input=to_nanos(price.input),
+        cached_input=to_nanos(price.input if price.cached_input is None else price.cached_input),
+        cache_write=to_nanos(price.input if price.cache_write is None else price.cache_write),
+        output=to_nanos(price.output),
+        reasoning=of(price.reasoning),
+        image_input=of(price.image_input),
+        request=to_nanos(price.request),
+    )
+
+
+def open_price_list(config: Config) -> PriceFile | None:
+    """Return the list of prices that applies, or ``None``; raises :class:`ConfigError` for a bad file.
+
+    The bundled list is in US dollars, so it does not apply to another currency. It is not read if no upstream
+    could have a price in it.
+    """
+    wanted = config.billing.price_list
+    if wanted == "off" or (wanted == "bundled" and config.billing.currency != CURRENCY):
+        return None
+    if all(upstream.free or _is_local(upstream) for upstream in config.upstreams.values()):
+        return None
+    try:
+        return read_price_file(BUNDLED if wanted == "bundled" else Path(wanted))
+    except (OSError, ValueError, msgspec.DecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no list of prices"
+        raise ConfigError(
+            "billing.price_list",
+            f"{wanted} cannot be read: {reason}",
+            f"Make it with: toolrelay prices update --out {wanted}",
+        ) from error
+
+
+def prices_at(file: PriceFile | None, config: UpstreamConfig) -> ListedPrices | None:
+    """Return the list prices of the provider at an upstream's address, or ``None``."""
+    if file is None or config.free or _is_local(config):
+        return None
+    return listed_prices(file, config.base_url, date.today())
+
+
+def _is_local(config: UpstreamConfig) -> bool:
+    """Return whether an address can be no provider's: a fixture's folder, an IP address, a local name."""
+    _, host, _ = config.origin
+    return not host or "." not in host.strip("[]") or host.replace(".", "").isdigit() or ":" in host

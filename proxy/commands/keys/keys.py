@@ -251,6 +251,8 @@ def authentication_lines(config: Config, authentication: Authentication) -> list
     lines = (
         _start_token_lines(config, authentication.start_token) if authentication.mode == "start_token" else []
     )
+    if authentication.mode == "jwt":
+        lines.append(f"auth: tokens of {config.auth.jwt.issuer} for {', '.join(config.auth.jwt.audience)}")
     if keys or authentication.mode == "keys":
         also = "auth: keys" if authentication.mode == "keys" else "client keys are accepted, too"
         lines.append(f"{also}; {count} valid: {', '.join(key.name for key in keys[:20]) or 'none'}")

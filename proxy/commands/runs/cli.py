@@ -21,7 +21,7 @@ from proxy.records import RunStatus
 if TYPE_CHECKING:
     from proxy.config.load import Config
 
-__all__ = ["runs_app", "usage"]
+__all__ = ["requests_app", "runs_app", "usage"]
 
 runs_app = typer.Typer(help="Show, export, replay and delete recorded runs.", cls=ListByDefault)
 
@@ -200,6 +200,50 @@ def runs_purge(
     common.run_async(runs.purge_runs(loaded, wanted))
 
 
+requests_app = typer.Typer(
+    help="Show recorded requests that have no run: passed through, refused or failed.", cls=ListByDefault
+)
+
+
+@requests_app.callback()
+def requests() -> None:
+    """Without a command, list."""
+
+
+@requests_app.command("list")
+def requests_list(
+    config: ConfigOption = None,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="The largest number to list.")] = 50,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    status: Annotated[int | None, typer.Option(min=100, max=999, help="Only this HTTP status.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only requests for this model.")] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="Only requests of this key (name or id); for one end user: KEY/USER. Empty: of nobody.",
+        ),
+    ] = None,
+    errors: Annotated[bool, typer.Option("--errors", help="Only requests that failed.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List the newest requests that have no run."""
+    from proxy.api.admin.run_filters import parse_moment
+    from proxy.commands.runs import requests
+    from proxy.store.base import RequestFilter
+
+    wanted = RequestFilter(
+        status=status,
+        model=model,
+        caller=key,
+        since=parse_moment("--since", since),
+        until=parse_moment("--until", until),
+        errors_only=errors,
+    )
+    common.run_async(requests.list_requests(_load(config), wanted, limit, as_json=as_json))
+
+
 def usage(
     config: ConfigOption = None,
     by: Annotated[
@@ -212,7 +256,7 @@ def usage(
     until: UntilOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what runs used: tokens, calls and cost, by key, caller, model, tool and day."""
+    """Show what requests used: tokens, calls and cost, by key, caller, model, tool and day."""
     from proxy.api.admin.run_filters import parse_moment
     from proxy.commands.runs import usage
     from proxy.store.base import UsageKey

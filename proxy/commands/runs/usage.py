@@ -16,11 +16,12 @@ from proxy.server.auth.key_names import named_callers
 from proxy.store.base import UsageFilter, UsageKey, UsageRow
 
 _OF_RUNS = (
-    *("runs", "turns", "tool_calls", "errors"),
+    *("requests", "runs", "turns", "tool_calls", "errors"),
     *("input_tokens", "output_tokens", "total_tokens", "cost"),
 )
 _TOKENS = ("input_tokens", "output_tokens", "total_tokens")
 _RANKS = {
+    "runs": 6,
     "turns": 4,
     "tool_calls": 2,
     "input_tokens": 5,
@@ -48,22 +49,26 @@ async def show_usage(
                 values |= {} if reported(row) else dict.fromkeys(_TOKENS)
                 values["unreported"] = row.unreported
             if "cost" in values:
-                values["cost"] = cost_number(reported_cost(row))
+                values |= {"cost": cost_number(reported_cost(row)), "currency": config.billing.currency}
             say_json(usage_group(by, row) | values)
     elif rows:
-        _print_rows(by, columns, rows, names)
+        _print_rows(by, columns, rows, names, config.billing.currency)
     else:
-        say("No tool calls." if "tool" in by else "No runs.")
+        say("No tool calls." if "tool" in by else "No requests.")
 
 
 def _print_rows(
-    by: Sequence[UsageKey], columns: Sequence[str], rows: Sequence[UsageRow], names: Mapping[str, str]
+    by: Sequence[UsageKey],
+    columns: Sequence[str],
+    rows: Sequence[UsageRow],
+    names: Mapping[str, str],
+    currency: str,
 ) -> None:
     """Print a line for each group, with the columns that have room."""
     shown = [
         (
             *(
-                text(shown_caller(str(value), names) if key in ("key", "caller") else value)
+                text(shown_caller(str(value), names) or "-" if key in ("key", "caller") else value or "-")
                 for key, value in usage_group(by, row).items()
             ),
             *(Text(_shown(row, name)) for name in columns),
@@ -71,7 +76,11 @@ def _print_rows(
         for row in rows
     ]
     groups = [Column(key, least=12) for key in by]
-    numbers = [Column(name.replace("_", " "), rank=_RANKS.get(name, 0), right=True) for name in columns]
+    titles = {"cost": f"cost {currency}"}
+    numbers = [
+        Column(titles.get(name, name.replace("_", " ")), rank=_RANKS.get(name, 0), right=True)
+        for name in columns
+    ]
     print_fitting(console(), [*groups, *numbers], shown)
 
 

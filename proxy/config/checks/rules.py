@@ -1,5 +1,6 @@
 """Checks a configuration beyond its types: conflicts between settings, paths, and secrets."""
 
+import re
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from ipaddress import ip_address
@@ -14,8 +15,10 @@ from proxy.config.credentials import CredentialConfig, find_credential_conflicts
 from proxy.config.mcp.servers import find_mcp_conflicts, resolve_mcp, resolve_mcp_paths
 from proxy.config.secret import Secret
 from proxy.config.sections.access import ApprovalsConfig, KeyConfig
+from proxy.config.sections.identity import find_jwt_conflicts
 from proxy.config.sections.network import ProxySettings
 from proxy.config.settings import DEFAULT_KEY, Config, UpstreamConfig
+from proxy.relay.routing.price_list import BUNDLED, CURRENCY, read_price_file
 
 _SHORTEST_KEY = 32
 _FEWEST_CHARACTERS = 8
@@ -43,6 +46,7 @@ def find_conflicts(config: Config) -> Iterator[ConfigError]:
     yield from _wrong_webhook(config)
     yield from _wrong_images(config)
     yield from find_mcp_conflicts(config.mcp)
+    yield from find_jwt_conflicts(config.auth.mode, config.auth.jwt)
     serves = {name: upstream.models for name, upstream in config.upstreams.items()}
     yield from find_agent_conflicts(config.agents, serves)
     yield from find_credential_conflicts(config.credentials, config.mcp, seals=config.store.seals)
@@ -65,12 +69,13 @@ def find_conflicts(config: Config) -> Iterator[ConfigError]:
         *((f"agents.{name}.max_cost", agent.max_cost) for name, agent in config.agents.items()),
         *((f"keys.{name}.limits", key.limits.get("cost")) for name, key in config.keys.items()),
     ):
-        priced = config.prices or (setting.endswith("max_cost") and config.tools.prices)
+        priced = _may_have_prices(config) or (setting.endswith("max_cost") and config.tools.prices)
         if asked and not priced:
             yield ConfigError(
                 setting,
                 "there are no prices, so the proxy cannot compute costs",
-                'Write [prices."MODEL"] with input and output',
+                'Write [prices."MODEL"] with input and output, or free = true at an upstream that costs '
+                "nothing",
             )
     for name, upstream in config.upstreams.items():
         if _is_own_address(config, upstream):
@@ -159,6 +164,22 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def _may_have_prices(config: Config) -> bool:
+    """Return whether a model may have a price: a configured one, none to pay, or one in a list."""
+    if config.prices or any(upstream.free for upstream in config.upstreams.values()):
+        return True
+    if config.billing.price_list != "bundled":
+        return config.billing.price_list != "off"
+    if config.billing.currency != CURRENCY:
+        return False
+    addresses = [provider.address for provider in read_price_file(BUNDLED).providers]
+    return any(
+        re.match(address, upstream.base_url[:500])
+        for upstream in config.upstreams.values()
+        for address in addresses
+    )
+
+
 def _is_own_address(config: Config, upstream: UpstreamConfig) -> bool:
     """Return whether requests to the upstream would come back to this server.
 
@@ -205,10 +226,20 @@ def resolve_paths(config: Config, folder: Path) -> Config:
         upstreams[name] = upstream
     tools = config.tools.model_copy(update={"modules": modules})
     mcp = resolve_mcp_paths(config.mcp, folder)
+    billing = config.billing
+    if billing.price_list not in ("bundled", "off"):
+        billing = billing.model_copy(update={"price_list": absolute(billing.price_list)})
     ca_file = absolute(config.network.ca_file) if config.network.ca_file else ""
     network = config.network.model_copy(update={"ca_file": ca_file})
-    made = {"store": store, "tools": tools, "upstreams": upstreams, "mcp": mcp, "network": network}
-    return config.model_copy(update=made)
+    changed = {
+        "store": store,
+        "tools": tools,
+        "upstreams": upstreams,
+        "mcp": mcp,
+        "network": network,
+        "billing": billing,
+    }
+    return config.model_copy(update=changed)
 
 
 def _is_path(module: str) -> bool:

@@ -7,6 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
 from proxy.config.addresses import check_collector_url, check_networks, read_storage
 from proxy.config.key_grants import KeyGrants
 from proxy.config.secret import Secret
+from proxy.config.sections.identity import JwtConfig
 from proxy.config.types import (
     Bounds,
     CostLimitList,
@@ -25,16 +26,18 @@ from proxy.config.types import (
 class AuthConfig(Section):
     """Authentication of clients."""
 
-    mode: Literal["auto", "open", "start_token", "keys", "forward"] = Field(
+    mode: Literal["auto", "open", "start_token", "keys", "jwt", "forward"] = Field(
         default="auto",
         description="open (everybody may call), start_token (clients send the token that serve prints at "
-        "start), keys (clients send a client key), forward (clients send the provider's key), "
+        "start), keys (clients send a client key), jwt (clients send a token of an "
+        "OpenID provider, or a client key: see auth.jwt), forward (clients send the provider's key), "
         "or auto: keys as soon as a client key has been made; before that start_token on a "
         "loopback address, and on any other address the proxy does not start.",
     )
     end_user: Annotated[str, AfterValidator(check_end_user)] = Field(
         default="", description='Where a request names its end user: "header:NAME" or "body:user".'
     )
+    jwt: JwtConfig = JwtConfig()
 
 
 class KeyConfig(KeyGrants):
@@ -222,3 +225,36 @@ class PriceConfig(Section):
         )
     )
     output: float = Field(default=0, ge=0, allow_inf_nan=False, description="Output tokens.")
+    reasoning: Annotated[float | None, Field(ge=0, allow_inf_nan=False), BeforeValidator(read_optional)] = (
+        Field(
+            default=None,
+            description="Output tokens that the model thought with. Empty: the same as output.",
+        )
+    )
+    image_input: Annotated[float | None, Field(ge=0, allow_inf_nan=False), BeforeValidator(read_optional)] = (
+        Field(
+            default=None,
+            description="Input tokens of images, where the provider reports them. Empty: the same as input.",
+        )
+    )
+    request: float = Field(
+        default=0, ge=0, allow_inf_nan=False, description="Each response of the model, beside its tokens."
+    )
+
+
+class BillingConfig(Section):
+    """The currency of costs, and the list prices of providers."""
+
+    currency: str = Field(
+        default="USD",
+        pattern=r"^[A-Za-z]{1,12}$",
+        description="Name of the currency of all prices and costs, as it is shown.",
+    )
+    price_list: str = Field(
+        default="bundled",
+        min_length=1,
+        max_length=4096,
+        description="List prices for models at their providers' own addresses, where [prices] has none: "
+        "bundled (in US dollars, used with that currency only), a file that `toolrelay prices update` "
+        "made, or off.",
+    )

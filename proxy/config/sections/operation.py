@@ -140,6 +140,18 @@ class StoreConfig(Section):
         description="Bytes of each kind of content, including requests, to keep for each caller; the oldest "
         "are deleted first. 0: no limit.",
     )
+    requests: bool = Field(
+        default=True,
+        description="Record each request that has no run (it passed through, was refused, or failed before "
+        "a run began): who asked, model, status, tokens and cost, never content. false: no rows, and tokens "
+        "of what passes through are read only under limits.",
+    )
+    max_requests: int = Field(
+        default=1_000_000,
+        ge=0,
+        description="Number of such rows to keep; the oldest are deleted first, and all after keep_days. "
+        "0: no limit.",
+    )
     seal: bool = Field(
         default=True,
         description="Encrypt the kept content. Without seal_key, a SQLite record makes a key and keeps it in "

@@ -100,6 +100,11 @@ class UpstreamConfig(Section):
         "models the default is each model's maximum.",
         json_schema_extra={"example": '"claude-*" = 32000'},
     )
+    free: bool = Field(
+        default=False,
+        description="Its models cost nothing, such as those of a server of one's own: their cost is 0, and "
+        "no limit of cost refuses them.",
+    )
     force_usage: bool = Field(
         default=False, description="Ask the upstream for token usage even if the client did not."
     )

@@ -29,10 +29,10 @@ class Metered:
         self.tap = UsageTap(strip=strip, framing=dialect.framing, fields=dialect.usage)
 
     @property
-    def cost(self) -> int:
-        """The cost of the response in billionths, as far as it has reported usage."""
+    def cost(self) -> int | None:
+        """The cost of the response in billionths, as far as it has reported usage; ``None`` if unknown."""
         usage = self.tap.usage
-        return self._price.cost(usage) if self._price and usage is not None else 0
+        return self._price.cost(usage) if self._price and usage is not None else None
 
     def settle(self) -> None:
         """Count the usage that the response reported, however it ended, or else an estimate of the least
@@ -83,7 +83,7 @@ def price_of(meter: Meter | None, prices: Prices, route: Route, payload: Mapping
     """
     model = payload.get("model")
     named = model if isinstance(model, str) else ""
-    price = prices.of(named, route.model)
+    price = prices.at(route.served, named, route.model)
     if meter is None or not meter.counts_usage:
         return price
     if price is None and meter.counts_cost:

@@ -10,7 +10,7 @@ tracks whether the end mark came (rule W1).  A defective stream may be repaired 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from proxy.base.errors import ServerStopping, UpstreamError, UpstreamTimeout
@@ -25,7 +25,7 @@ from proxy.relay.routing.deadlines import Deadlines
 from proxy.upstreams.base import UpstreamResponse
 from proxy.wires.dialect import Boundary, Dialect
 from proxy.wires.stream.sse import CONTENT_TYPE
-from proxy.wires.stream.usage_tap import UsageTap
+from proxy.wires.stream.usage_tap import UsageTail, UsageTap
 
 AFTER_END_S = 2.0
 """Seconds for which a stream may stay open after its end mark: some upstreams never close it."""
@@ -40,6 +40,7 @@ async def pump(
     *,
     dialect: Dialect | None,
     tap: UsageTap | None = None,
+    tail: UsageTail | None = None,
     repair: StreamRepair | None = None,
     total: Deadlines = NO_TIME_LIMIT,
     broken: OnBroken = ignore_broken,
@@ -49,7 +50,8 @@ async def pump(
     """Relay a response whose head has arrived; call ``broken`` if it does not reach its end.
 
     ``dialect`` makes the error event of the stream; if it is given, an event stream on this path must end
-    with its end mark.  ``tap`` reads the usage from the response.  ``repair`` gets the parts of an event
+    with its end mark.  ``tap`` reads the usage from the response; ``tail`` keeps its two ends, to read it
+    later.  ``repair`` gets the parts of an event
     stream that it asks for.  A response that takes longer than ``total`` after its head is broken off.  The
     client's stream blanks out ``secrets`` that are whole in one piece.  In a body that is no event stream,
     secrets that the network has cut are blanked out too.
@@ -70,10 +72,12 @@ async def pump(
     client.start(response.status, theirs)
     try:
         if marked and dialect is not None:
-            await _pump_events(response, client, _EventStream(dialect, tap, repair), total, broken)
+            await _pump_events(response, client, _EventStream(dialect, tap, repair, tail), total, broken)
         else:
             kept = tap if countable else None
-            await _pump_bytes(response, client, kept, total, secrets, streaming=streaming)
+            if tail is not None and (response.status >= 300 or is_encoded(response.headers)):
+                tail = None
+            await _pump_bytes(response, client, kept, total, secrets, tail, streaming=streaming)
     except (UpstreamError, TimeoutError) as error:
         broken(error if isinstance(error, UpstreamError) else _too_long(total.seconds))
         # Too late for an error status, but an unfinished response must not look complete.
@@ -105,13 +109,18 @@ async def _pump_bytes(
     kept: UsageTap | None,
     total: Deadlines,
     secrets: Secrets | None,
+    tail: UsageTail | None,
     *,
     streaming: bool,
 ) -> None:
-    """Relay a body that ends with its message; ``kept`` reads the usage."""
+    """Relay a body that ends with its message; ``kept`` reads the usage, or ``tail`` keeps its ends."""
     secret_filter = None if secrets is None or streaming else SecretFilterSink(secrets, client.push)
-    push = secret_filter or client.push
-    rest = response.push(push if kept is None else _keeping(push, kept, streaming))
+    push: Sink = secret_filter or client.push
+    if kept is not None:
+        push = _showing(push, kept.feed if streaming else kept.keep)
+    elif tail is not None:
+        push = _showing(push, tail.keep)
+    rest = response.push(push)
     if rest is not None:
         client.flush()
         async with asyncio.timeout(None) as patience:
@@ -122,9 +131,8 @@ async def _pump_bytes(
         kept.close() if streaming else kept.read_reply()
 
 
-def _keeping(push: Sink, tap: UsageTap, streaming: bool) -> Sink:
-    """Return a sink that relays pieces unchanged and shows them to the tap."""
-    show = tap.feed if streaming else tap.keep
+def _showing(push: Sink, show: Callable[[bytes], object]) -> Sink:
+    """Return a sink that relays pieces unchanged and shows them to ``show``."""
 
     def relay(chunk: bytes) -> Awaitable[None] | None:
         show(chunk)
@@ -139,6 +147,7 @@ class _EventStream(NamedTuple):
     dialect: Dialect
     tap: UsageTap | None
     repair: StreamRepair | None
+    tail: UsageTail | None = None
 
     def rest(self, boundary: Boundary) -> bytes:
         """Return the rest of a stream that ended properly, with an end mark if it had none."""
@@ -166,7 +175,7 @@ async def _pump_events(
     broken: OnBroken,
 ) -> None:
     """Relay an event stream, and ensure that it ends correctly."""
-    dialect, tap, repair = event_stream
+    dialect, tap, repair, tail = event_stream
     framing, boundary = dialect.framing, dialect.framing.boundary()
     push, feed = client.push, boundary.feed
     end, sign, text, size = framing.event_end, framing.end_sign, framing.end_text, len(framing.event_end)
@@ -178,6 +187,8 @@ async def _pump_events(
         nonlocal ended, repair
         if tap is not None:
             chunk = tap.feed(chunk)
+        elif tail is not None:
+            tail.note(chunk)
         plain = boundary.at_boundary and chunk[-size:] == end and (sign not in chunk or chunk.find(text) < 0)
         if plain and (repair is None or chunk.find(repair.suspect) < 0):
             return push(chunk)
@@ -214,9 +225,8 @@ async def _pump_events(
         if boundary.overflowing:
             raise failure
         broken(failure)
-    tail = event_stream.rest(boundary) if failure is None else event_stream.told(failure)
-    if tail:
-        await client.write(tail)
+    if ending := event_stream.rest(boundary) if failure is None else event_stream.told(failure):
+        await client.write(ending)
 
 
 def _end_soon(client: ClientStream, patience: asyncio.Timeout | None, total: Deadlines) -> None:

@@ -6,7 +6,7 @@ Amounts are whole numbers of billionths of a currency, so that no amount is roun
 import re
 from collections.abc import Mapping
 from decimal import ROUND_HALF_UP, Decimal
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec import Struct
 
@@ -46,15 +46,27 @@ def cost_text(nanos: int | None) -> str:
 
 
 class Price(Struct, frozen=True):
-    """Prices for a million tokens of each kind, in billionths."""
+    """Prices for a million tokens of each kind, in billionths.
+
+    ``reasoning`` is for output tokens that the model thought with, ``image_input`` for input tokens of images
+    (both ``None``: as all others). ``request`` is for each model response. ``tiers`` are the prices of turns
+    with more input tokens than a number, which ascends.
+    """
 
     input: int
     cached_input: int
     cache_write: int
     output: int
+    reasoning: int | None = None
+    image_input: int | None = None
+    request: int = 0
+    tiers: "tuple[tuple[int, Price], ...]" = ()
 
     def cost(self, usage: Usage) -> int:
         """Return the cost of a turn in billionths, with halves rounded up."""
+        for start, dearer in reversed(self.tiers):
+            if usage.input_tokens > start:
+                return dearer.cost(usage)
         received = min(usage.input_tokens, _MAX_TOKENS)
         cached = min(usage.cached_tokens, received)
         written = min(usage.cache_write_tokens, received - cached)
@@ -62,7 +74,41 @@ class Price(Struct, frozen=True):
         sent = min(max(usage.output_tokens, usage.total_tokens - usage.input_tokens), _MAX_TOKENS)
         whole = (received - cached - written) * self.input + sent * self.output
         whole += cached * self.cached_input + written * self.cache_write
-        return (2 * whole + _PER) // (2 * _PER)
+        if self.reasoning is not None:
+            whole += min(usage.reasoning_tokens, sent) * (self.reasoning - self.output)
+        if self.image_input is not None:
+            images = min(image_tokens(usage), received - cached - written)
+            whole += images * (self.image_input - self.input)
+        return self.request + (2 * whole + _PER) // (2 * _PER)
+
+
+FREE: Final = Price(0, 0, 0, 0)
+"""The price of the models of an upstream that costs nothing."""
+
+
+def image_tokens(usage: Usage) -> int:
+    """Return the input tokens of images, as OpenAI's image API reports them: ``image_tokens`` of
+    ``input_tokens_details`` (openai-python, ``types/images_response.py``)."""
+    details = usage.native.get("input_tokens_details")
+    count = details.get("image_tokens") if isinstance(details, dict) else None
+    return count if type(count) is int and count > 0 else 0
+
+
+class ModelPrices(Protocol):
+    """The list prices of a provider."""
+
+    def of(self, name: str) -> Price | None:
+        """Return the price of a model by the provider's name for it, or ``None``."""
+
+
+class Priced(Protocol):
+    """The part of an upstream that says what its models cost."""
+
+    @property
+    def free(self) -> bool: ...
+
+    @property
+    def listed(self) -> ModelPrices | None: ...
 
 
 def estimated_usage(request: bytes, events: int) -> Usage:
@@ -87,8 +133,19 @@ class Prices:
         self._prices = dict(prices or {})
         self._patterns = [name for name in self._prices if any(sign in name for sign in "*?[")]
 
-    def __bool__(self) -> bool:
-        return bool(self._prices)
+    def __len__(self) -> int:
+        return len(self._prices)
+
+    def at(self, upstream: Priced, *names: str) -> Price | None:
+        """Return the price of a model at an upstream, or ``None``.
+
+        ``names`` are the one that the client used and the upstream's. Configured prices take precedence over
+        the provider's list.
+        """
+        if upstream.free:
+            return FREE
+        price = self.of(*names)
+        return price if price is not None or upstream.listed is None else upstream.listed.of(names[-1])
 
     def of(self, *names: str) -> Price | None:
         """Return the price of the first of ``names`` that has one, or ``None``."""

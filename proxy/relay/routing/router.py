@@ -10,6 +10,7 @@ from proxy.base.globs import fits
 from proxy.http.secrets import Secrets
 from proxy.relay.routing.breaker import Breaker
 from proxy.relay.routing.deadlines import Deadlines
+from proxy.relay.routing.prices import ModelPrices
 from proxy.tools.access.policy import Policy
 from proxy.upstreams.base import Upstream
 from proxy.wires.providers import UpstreamProfiles
@@ -45,6 +46,7 @@ class ServedUpstream:
     breaker.  ``secrets`` are the proxy's secrets that the upstream knows.  ``query_names`` are the query
     parameters that it gets with inference requests, beside those that all upstreams get.  ``native`` are the
     types of tools that it understands itself although the client runs them; ``*`` means all of its dialects.
+    Its models cost nothing if it is ``free``, else what is configured, or what is ``listed``.
     """
 
     upstream: Upstream
@@ -66,6 +68,8 @@ class ServedUpstream:
     secrets: Secrets | None = None
     query_names: frozenset[str] = frozenset()
     breaker: Breaker = field(default_factory=Breaker, compare=False)
+    free: bool = False
+    listed: ModelPrices | None = None
 
     def policy(self, base: Policy) -> Policy:
         """Return the part of a caller's policy that holds for requests that this upstream answers (rule

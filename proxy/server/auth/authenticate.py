@@ -1,4 +1,5 @@
-"""Finds out who sends a request, in one of the modes ``open``, ``keys``, ``start_token`` and ``forward``.
+"""Finds out who sends a request, in one of the modes ``open``, ``keys``, ``start_token``, ``jwt`` and
+``forward``.
 
 The mode is fixed when the server starts. ``auto`` depends on whether a client key ever existed. If the last
 key is revoked or no longer declared, or if the record is lost, the server admits nobody. Before the first key
@@ -10,7 +11,7 @@ import binascii
 import hashlib
 import hmac
 import re
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, Literal, Protocol
@@ -31,7 +32,7 @@ from proxy.server.messages.target import Target
 from proxy.store.base import KeySource
 from proxy.wires.dialect import Credential
 
-Mode = Literal["open", "start_token", "keys", "forward"]
+Mode = Literal["open", "start_token", "keys", "jwt", "forward"]
 
 TOKENS_PATH: Final = "/toolrelay/tokens"
 """The path below ``/v1`` where tokens are made."""
@@ -94,6 +95,16 @@ def may_call(rights: Rights, method: str, target: Target) -> bool:
     return any(fits(below, pattern) for pattern in rights.endpoints)
 
 
+def not_permitted(request: EdgeRequest, target: Target) -> RequestError:
+    """Return the error for a caller that may not call a path."""
+    return RequestError(
+        403,
+        f"This key may not call {request.method} {target.shown}. Ask the proxy's operator to add the path to "
+        "the key's endpoints.",
+        code="endpoint_not_allowed",
+    )
+
+
 def _unauthorized(message: str) -> RequestError:
     return RequestError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
@@ -132,6 +143,13 @@ class Authenticator(Protocol):
         """
 
 
+class ClosingAuthenticator(Authenticator, Protocol):
+    """An authenticator that has connections."""
+
+    async def aclose(self) -> None:
+        """Close them."""
+
+
 class _Admins:
     """The part that all modes share: administrators' keys are valid in each of them."""
 
@@ -142,7 +160,7 @@ class _Admins:
         """Return the administrator who sent a request; raise 401 for everybody else, 503 if keys cannot be
         read."""
         secret = credential(request, target.endpoint.dialect.credentials)
-        key = await self._ring.find(secret) if secret else None
+        key = await self._key(secret) if secret else None
         if key is None or not key.admin:
             raise _unauthorized(
                 "Send an administrator's key. The proxy's operator creates one with: toolrelay keys "
@@ -153,13 +171,17 @@ class _Admins:
     async def admit_approver(self, request: EdgeRequest, target: Target) -> Key:
         """Return the administrator or approver who sent a request; raise as :meth:`admit_admin` does."""
         secret = credential(request, target.endpoint.dialect.credentials)
-        key = await self._ring.find(secret) if secret else None
+        key = await self._key(secret) if secret else None
         if key is None or not (key.admin or key.approves):
             raise _unauthorized(
                 "Send the key of an administrator or an approver. The proxy's operator creates one with: "
                 "toolrelay keys create NAME --approves TOOLS"
             )
         return key
+
+    async def _key(self, secret: str) -> Key | None:
+        """Return the key with this secret; raise as :meth:`KeyRing.find` does."""
+        return await self._ring.find(secret)
 
     async def admit_scraper(self, request: EdgeRequest, target: Target) -> None:
         """Require an administrator: behind a reverse proxy on this machine all requests come from
@@ -201,9 +223,12 @@ class KeyAuthenticator(_Admins):
         # The head is known: its key and its right to this path were checked. Only the key's validity is
         # checked again.
         key: Key | None = request.head.get(self)
-        if key is not None and self._ring.is_still_valid(key):
+        if key is not None and self._is_still_valid(key):
             return key.caller
         return self._admit(request, target)
+
+    def _is_still_valid(self, key: Key) -> bool:
+        return self._ring.is_still_valid(key)
 
     async def _admit(self, request: EdgeRequest, target: Target) -> Caller:
         secret = credential(request, target.endpoint.dialect.credentials)
@@ -216,12 +241,7 @@ class KeyAuthenticator(_Admins):
         if caller is None:
             raise self._refusal()
         if not may_call(caller.rights, request.method, target):
-            raise RequestError(
-                403,
-                f"This key may not call {request.method} {target.shown}. Ask the proxy's operator to add "
-                "the path to the key's endpoints.",
-                code="endpoint_not_allowed",
-            )
+            raise not_permitted(request, target)
         if key is not None:
             request.head[self] = key
         return caller
@@ -365,6 +385,12 @@ class Authentication:
     tokens: Minting | None
     finder: KeyFinder
     start_token: str = field(default="", repr=False)
+    closing: Callable[[], Awaitable[None]] | None = None
+
+    async def aclose(self) -> None:
+        """End what checks tokens, if anything does."""
+        if self.closing is not None:
+            await self.closing()
 
 
 async def make_authentication(
@@ -374,11 +400,13 @@ async def make_authentication(
     *,
     loopback: bool,
     start_token: str = "",
+    with_tokens: Callable[[KeyRing, Minting], ClosingAuthenticator] | None = None,
 ) -> Authentication:
     """Build the authentication for ``auth.mode`` from the store and the configuration's keys.
 
-    If the mode needs a ``start_token`` and none is given, it makes one. Raises what :func:`fixed_mode`
-    raises, and :class:`~proxy.base.errors.StoreError`.
+    If the mode needs a ``start_token`` and none is given, it makes one. ``with_tokens`` makes the
+    authenticator of the mode ``jwt``. Raises what :func:`fixed_mode` raises, and
+    :class:`~proxy.base.errors.StoreError`.
     """
     ring = KeyRing(store, declared, now=store.now)
     await ring.load()
@@ -387,6 +415,12 @@ async def make_authentication(
     if mode == "keys":
         tokens = Minting(ring, now=store.now)
         return Authentication(mode, KeyAuthenticator(ring, tokens), ring, tokens, finder)
+    if mode == "jwt":
+        if with_tokens is None:
+            raise RuntimeError("nobody checks the tokens of the mode jwt")
+        tokens = Minting(ring, now=store.now)
+        made = with_tokens(ring, tokens)
+        return Authentication(mode, made, ring, tokens, finder, closing=made.aclose)
     if mode == "start_token":
         tokens, shown = Minting(ring, now=store.now), start_token or new_secret()
         finder = KeyFinder(ring, shown)

@@ -40,7 +40,7 @@ from proxy.store.postgres.writing import PostgresWriting
 from proxy.store.seal import CONTENT
 from proxy.store.sql.base import NOTE_KEY, key_of_others
 from proxy.store.sql.migrate import latest_schema
-from proxy.store.sql.retention import content_size, make_room
+from proxy.store.sql.retention import content_size, make_room, trim_requests
 from proxy.store.sql.store import END_OWNER, INTERRUPT, SqlStore
 from proxy.store.sql.tables.effects import FORGET_RESULTS
 from proxy.store.sql.writing.writer import WriteError
@@ -271,6 +271,7 @@ class PostgresStore(SqlStore):
         """Delete one expired batch; return the seconds until the next call."""
         try:
             more = await self._expire() or await self._cap.trim(_TidiedSchema(self._writing))
+            more = more or await trim_requests(_TidiedSchema(self._writing), self._max_requests)
             if not more and self._max_bytes:
                 keeper = _TidiedSchema(self._writing, self._max_bytes)
                 more = await make_room(keeper, self._max_bytes, self._clock())

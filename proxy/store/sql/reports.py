@@ -11,6 +11,7 @@ from typing import Any, Final
 from proxy.store.base import PurgeFilter, UsageFilter, UsageKey, UsageRow
 from proxy.store.rows import HAS_ERROR, Row, clean_text
 from proxy.store.seal import HIDDEN, NATIVE_CALLS, RESPONSES, RESULTS, WIRE_BYTES
+from proxy.store.sql.request_rows import USED as USED_BY_REQUESTS
 
 MAX_GROUPS: Final = 10_000
 """The most rows of one report: clients choose model names, so there may be any number of them."""
@@ -45,6 +46,13 @@ _GROUP_BY: Final[dict[UsageKey, str]] = {
 }
 
 
+_COUNTED: Final = ("turns", "input_tokens", "output_tokens", "total_tokens", "unreported")
+_USED_BY_RUNS: Final = (
+    "SELECT caller_key, caller, model, started_at, 1 AS runs, "
+    "CASE WHEN parent_run = '' AND takes_over = '' THEN 1 ELSE 0 END AS requests, tool_calls, "
+    f"CASE WHEN {HAS_ERROR} THEN 1 ELSE 0 END AS errors, {', '.join(_COUNTED)}, cost FROM runs"
+)
+
 _TOOK: Final = "CASE WHEN i.ended_at > i.started_at THEN i.ended_at - i.started_at ELSE 0 END"
 
 
@@ -52,6 +60,8 @@ def usage_query(wanted: UsageFilter) -> tuple[str, Row]:
     """Build the statement for :meth:`~proxy.store.base.Store.usage` and its parameters."""
     by_tool = "tool" in wanted.by
     groups = [_GROUP_BY[key] for key in wanted.by]
+    clauses, values = _between(wanted)
+    where = f" WHERE {' AND '.join(clauses)}" if clauses else ""
     if by_tool:
         source = "runs r JOIN tool_invocations i ON i.run_id = r.id"
         sums = [
@@ -61,24 +71,24 @@ def usage_query(wanted: UsageFilter) -> tuple[str, Row]:
             *["0"] * 5,
             _sum(_TOOK),
             "NULL",
+            "COUNT(DISTINCT r.id)",
         ]
+        source += where
     else:
-        source = "runs r"
-        counted = ("turns", "input_tokens", "output_tokens", "total_tokens", "unreported")
+        # Each half has its own condition: not every database moves one into a union.
+        each = (
+            f"{used}{where.replace('r.started_at', column)}"
+            for used, column in ((_USED_BY_RUNS, "started_at"), (USED_BY_REQUESTS, "created_at"))
+        )
+        source, values = f"({' UNION ALL '.join(each)}) r", [*values, *values]
         sums = [
-            "COUNT(*)",
-            _sum("r.tool_calls"),
-            _sum(f"CASE WHEN {HAS_ERROR} THEN 1 ELSE 0 END"),
-            *(_sum(f"r.{column}") for column in counted),
+            *(_sum(f"r.{column}") for column in ("runs", "tool_calls", "errors", *_COUNTED)),
             "0",
             _sum("r.cost"),
+            _sum("r.requests"),
         ]
-    clauses, values = _between(wanted)
-    where = f" WHERE {' AND '.join(clauses)}" if clauses else ""
     grouped = f" GROUP BY {', '.join(groups)} ORDER BY {', '.join(groups)}" if groups else ""
-    return f"SELECT {', '.join([*groups, *sums])} FROM {source}{where}{grouped} LIMIT {MAX_GROUPS}", tuple(
-        values
-    )
+    return f"SELECT {', '.join([*groups, *sums])} FROM {source}{grouped} LIMIT {MAX_GROUPS}", tuple(values)
 
 
 def latency_query(wanted: UsageFilter) -> tuple[str, Row]:
@@ -109,7 +119,7 @@ def _between(wanted: UsageFilter) -> tuple[list[str], list[Any]]:
 
 def read_usage(wanted: UsageFilter, row: Row, took: Mapping[Row, Row]) -> UsageRow:
     """Read a row of :func:`usage_query`; ``took`` maps groups to rows of :func:`latency_query`."""
-    groups, (*counts, seconds, cost) = row[: len(wanted.by)], row[len(wanted.by) :]
+    groups, (*counts, seconds, cost, requests) = row[: len(wanted.by)], row[len(wanted.by) :]
     group = tuple(int(value) if key == "day" else value for key, value in zip(wanted.by, groups, strict=True))
     half, most = took.get(tuple(groups), (None, None))
     runs, tool_calls, errors, turns, received, sent, total, silent = (int(count or 0) for count in counts)
@@ -127,6 +137,7 @@ def read_usage(wanted: UsageFilter, row: Row, took: Mapping[Row, Row]) -> UsageR
         None if half is None else float(half),
         None if most is None else float(most),
         silent,
+        int(requests or 0),
     )
 
 

@@ -5,6 +5,7 @@ no room for current conversations. So content of the last day stays until the ol
 only if that does not free enough room.
 """
 
+import math
 from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
@@ -13,6 +14,7 @@ from proxy.store.base import PurgeFilter
 from proxy.store.rows import Row, clean_name
 from proxy.store.seal import CONTENT, MESSAGES, NATIVE_CALLS, ContentTable
 from proxy.store.sql.reports import DELETE_RUN, purge_query
+from proxy.store.sql.request_rows import DROP_OLDEST, OVER_LIMIT
 
 AT_ONCE: Final = 100
 """Rows of one kind deleted in one step: few enough that writes hardly wait and not too much is lost."""
@@ -71,9 +73,20 @@ async def make_room(keeper: Keeper, max_bytes: int, now: float) -> bool:
         return True
     if keeper.counts_runs:
         runs = await keeper.fetch(*purge_query(PurgeFilter(before=yesterday)))
-        if await keeper.change(DELETE_RUN, [(row[0],) for row in runs]):
+        gone = await keeper.change(DELETE_RUN, [(row[0],) for row in runs])
+        if gone + await keeper.change(DROP_OLDEST, [(yesterday,)]):
             return True
     return await _drop_content(keeper, float("inf"))
+
+
+async def trim_requests(keeper: Keeper, most: int) -> bool:
+    """Delete a batch of the oldest requests if there are more than ``most``; return whether more may remain.
+
+    With ``most`` 0 there is no limit.
+    """
+    reach = list(await keeper.fetch(OVER_LIMIT, (most,))) if most else []
+    # Rows of one moment go together, or the last of them would stay beyond the limit.
+    return bool(reach) and await keeper.change(DROP_OLDEST, [(math.nextafter(reach[0][0], math.inf),)]) > 0
 
 
 class CallerCap:

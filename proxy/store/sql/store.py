@@ -57,6 +57,7 @@ from proxy.store.sql.reports import (
     read_usage,
     usage_query,
 )
+from proxy.store.sql.request_rows import REQUESTS
 from proxy.store.sql.retention import SIZE_EVERY_S
 from proxy.store.sql.sealing import SqlSealing
 from proxy.store.sql.tables.background import SqlBackground
@@ -64,6 +65,7 @@ from proxy.store.sql.tables.diagnoses import SqlDiagnoses
 from proxy.store.sql.tables.effects import SqlEffects
 from proxy.store.sql.tables.keys import OWNERS, SqlKeys
 from proxy.store.sql.tables.pins import SqlPins
+from proxy.store.sql.tables.requests import SqlRequests
 from proxy.store.sql.tables.threads import THREADS, SqlThreads
 from proxy.store.sql.tables.wire_log import SqlWireLog
 from proxy.store.sql.writing.write_behind import WriteBehind
@@ -133,7 +135,17 @@ _MOST_CONTINUING: Final = 32
 """The most runs that are listed as continuing a run; usually there are one or few."""
 
 
-class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagnoses, SqlThreads, SqlWireLog):
+class SqlStore(
+    SqlEffects,
+    SqlBackground,
+    SqlSealing,
+    SqlKeys,
+    SqlPins,
+    SqlDiagnoses,
+    SqlRequests,
+    SqlThreads,
+    SqlWireLog,
+):
     """The part of :class:`~proxy.store.base.Store` that does not depend on the database."""
 
     def __init__(
@@ -146,6 +158,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
         super().__init__(owner_id, options, clock)
         self._mark = mark
         self._max_bytes = options.max_bytes
+        self._max_requests = options.max_requests
         self._reap = options.reap
         self._tidy_every_s = options.tidy_every_s
         if options.is_bounded:
@@ -408,9 +421,9 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
     async def purge(self, wanted: PurgeFilter) -> int:
         """Delete one batch of runs with all rows that belong to them; return how many runs.
 
-        When no runs are left, the next call deletes calls and content without a run, and returns 0. Raises
-        the errors of :meth:`list_runs`, and StoreUnavailable if it is unknown whether the deletion was
-        committed.
+        When no runs are left, the next call deletes calls, content and requests without a run, and returns
+        0. Raises the errors of :meth:`list_runs`, and StoreUnavailable if it is unknown whether the deletion
+        was committed.
         """
         await self._writer.flush()
         async with self._snapshot() as db:
@@ -423,6 +436,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
             before = self._clock() if wanted.before is None else wanted.before
             for statement in DELETE_LOST:  # Separate commits, so that a server waits only for one.
                 await self._writer.commit(statement, [(before,)])
+            await self._purge_requests(before)
         return len(run_ids)
 
     async def wait_until_visible(self, within_s: float) -> bool:
@@ -447,6 +461,7 @@ class SqlStore(SqlEffects, SqlBackground, SqlSealing, SqlKeys, SqlPins, SqlDiagn
             *content,
             (OWNERS, oldest),
             (THREADS, oldest),
+            (REQUESTS, oldest),
             (CLAIMS.name, self._clock() - REPEATS_WITHIN_S),
         ]
 

@@ -25,6 +25,7 @@ from proxy.store.look_ups import Answer, QueryBatch
 from proxy.store.options import DEFAULTS, StoreOptions
 from proxy.store.sql.base import SqlReader
 from proxy.store.sql.migrate import make_schema, store_error
+from proxy.store.sql.retention import trim_requests
 from proxy.store.sql.store import SqlStore
 from proxy.store.sql.writing.writes import Batch
 from proxy.store.sqlite.db import PUT_OWNER, commit, prepare, writing
@@ -117,6 +118,7 @@ class MemoryStore(SqlStore):
         try:
             more = await db.run(lambda each: expire(each, self._expiring(), self._oldest_kept()))
             more = more or await self._cap.trim(SqliteKeeper(db))
+            more = more or await trim_requests(SqliteKeeper(db), self._max_requests)
         except sqlite3.Error:  # Out of memory for now.
             return min(TIDY_RETRY_S, self._tidy_every_s)
         return 0.0 if more else self._tidy_every_s

@@ -14,6 +14,7 @@ from typing import Any, Final
 from proxy.store.base import PurgeFilter
 from proxy.store.seal import CONTENT, ContentTable
 from proxy.store.sql.reports import DELETE_RUN, purge_query
+from proxy.store.sql.request_rows import DROP_OLDEST as DROP_REQUESTS
 from proxy.store.sql.retention import OF_RUNS, row_size
 from proxy.store.sql.tables.keys import OWNERS
 from proxy.store.sql.tables.threads import THREADS
@@ -139,6 +140,9 @@ def _drop_content(db: sqlite3.Connection, gives: Mapping[str, int]) -> bool:
 def _drop_rows(db: sqlite3.Connection) -> bool:
     """Delete a batch of the oldest rows; return whether there were any."""
     runs = [(str(row[0]),) for row in db.execute(*purge_query(PurgeFilter()))]
+    dropped = db.execute(DROP_REQUESTS, (float("inf"),)).rowcount > 0
     if runs:
-        return commit(db, lambda each: each.executemany(DELETE_RUN, runs).rowcount) > 0
+        return commit(db, lambda each: each.executemany(DELETE_RUN, runs).rowcount) > 0 or dropped
+    if dropped:
+        return True
     return any(db.execute(statement).rowcount > 0 for statement in _DROP_OLDEST)

@@ -26,7 +26,7 @@ from proxy.store.key_mark import KeyMark, path_beside
 from proxy.store.look_ups import Answer, Query, QueryBatch
 from proxy.store.options import DEFAULTS, StoreOptions
 from proxy.store.sql.migrate import latest_schema, migrate_sqlite, store_error
-from proxy.store.sql.retention import make_room
+from proxy.store.sql.retention import make_room, trim_requests
 from proxy.store.sql.store import END_OWNER, INTERRUPT, SqlStore
 from proxy.store.sqlite.db import PUT_OWNER, SqliteConnection, SqliteWriting, connect, failure_of
 from proxy.store.sqlite.owners import OwnerLock, lock_folder, proven_dead, refuse_older
@@ -211,6 +211,7 @@ class SqliteStore(SqlStore):
             before = await _changes(db)
             more = await db.run(lambda each: expire(each, self._expiring(), self._oldest_kept()))
             more = more or await self._cap.trim(SqliteKeeper(db))
+            more = more or await trim_requests(SqliteKeeper(db), self._max_requests)
             if not more and self._max_bytes:
                 more = await make_room(SqliteKeeper(db), self._max_bytes, self._clock())
             self._left = self._left or await _changes(db) != before

@@ -118,11 +118,16 @@ class OAuthPools:
         self._public_of_tools = _pool((), resolver, tools_way)
         self._public_of_servers = _pool((), resolver, servers_way)
 
-    def http(self, *, issuer: str = "", server_url: str = "") -> CheckedOAuthHttp:
-        """Return the HTTP client of one connection, given the URLs that the operator wrote."""
+    def http(
+        self, *, issuer: str = "", server_url: str = "", setting: str = "mcp.networks"
+    ) -> CheckedOAuthHttp:
+        """Return the HTTP client of one connection, given the URLs that the operator wrote.
+
+        ``setting`` opens networks to servers, for messages.
+        """
         written = [address for address in (server_url, issuer) if address]
         if server_url:
-            return CheckedOAuthHttp(self._servers, self._public_of_servers, written, "mcp.networks")
+            return CheckedOAuthHttp(self._servers, self._public_of_servers, written, setting)
         return CheckedOAuthHttp(self._tools, self._public_of_tools, written, "tools.networks")
 
     async def aclose(self) -> None:

@@ -1,5 +1,6 @@
 """Show keys, usage, upstreams, settings and health."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, get_args
 
@@ -10,17 +11,25 @@ from proxy.api.admin.json_output import usage_to_json
 from proxy.api.admin.queries import json_answer, page, parse_query
 from proxy.api.admin.run_filters import parse_moment
 from proxy.base.errors import ConfigError, RequestError
-from proxy.records.rows import ClientKey
+from proxy.records.rows import ClientKey, RunRecord
 from proxy.relay.routing.router import Router
 from proxy.server.auth.key_names import named_callers
 from proxy.server.auth.key_ring import DECLARED, KeyRing
 from proxy.store.base import Store, UsageFilter, UsageKey
 from proxy.ui.diagnoses import read_diagnosis
+from proxy.ui.pages.key_use import add_use
+from proxy.ui.pages.recent import MOST_RUNS, add_messages, error_kinds, recent_runs, sums
 from proxy.ui.runs.run_rows import caller_name
 from proxy.ui.surface import UiRequest
 
 _MOST_GROUPED: Final = 3
 _MOST_ROWS: Final = 2000
+_MOST_KINDS: Final = 50
+_DAY_S: Final = 86_400.0
+_RECENT_BY: Final[Mapping[str, Callable[[RunRecord], str]]] = {
+    "model": lambda run: run.model,
+    "upstream": lambda run: run.upstream,
+}
 _USAGE_KEYS: Final[tuple[UsageKey, ...]] = get_args(UsageKey)
 
 
@@ -61,11 +70,14 @@ class ServerPages:
         rows += [_made_row(key) for key in (await self._store.read_keys()).keys]
         for row in rows:
             row["valid"] = row["id"] in valid
+        await add_use(self._store, rows)
         return json_answer(page(rows, more=False))
 
     async def usage(self, request: UiRequest) -> web.Response:
-        """Return the usage of runs, grouped as the query asks."""
+        """Return the usage of runs, grouped as the query asks, or what the newest runs were like."""
         request.allow("GET")
+        if request.rest == "recent":
+            return await self._recent(request)
         query = parse_query(request.target.query, "by", "since", "until")
         if request.rest:
             raise request.unknown()
@@ -77,10 +89,7 @@ class ServerPages:
                 f"by must list at most {_MOST_GROUPED} of these, with commas: {', '.join(_USAGE_KEYS)}.",
                 param="by",
             )
-        try:
-            since, until = (parse_moment(name, query.get(name)) for name in ("since", "until"))
-        except ConfigError as error:
-            raise RequestError(400, f"{error}.", param=error.setting) from None
+        since, until = (_moment(name, query) for name in ("since", "until"))
         usage = await self._store.usage(UsageFilter(by, since, until))
         names = named_callers((await self._store.read_keys()).keys)
         rows = [usage_to_json(by, row) for row in usage[:_MOST_ROWS]]
@@ -90,10 +99,27 @@ class ServerPages:
                     row[f"{key}_name"] = caller_name(str(row["group"][key]), names)
         return json_answer(page(rows, more=len(usage) > _MOST_ROWS))
 
+    async def _recent(self, request: UiRequest) -> web.Response:
+        """Return the latencies and the errors of the newest runs."""
+        query = parse_query(request.target.query, "since", "by")
+        by = query.get("by", "model")
+        if by not in _RECENT_BY:
+            raise RequestError(400, f"by must be one of {', '.join(_RECENT_BY)}.", param="by")
+        runs = await recent_runs(self._store, _moment("since", query))
+        errors = error_kinds(runs)[:_MOST_KINDS]
+        await add_messages(self._store, errors)
+        rows = [{"name": name, **row} for name, row in sums(runs, _RECENT_BY[by]).items()]
+        return json_answer(
+            {"object": "ui.recent", "data": rows, "errors": errors, "runs": len(runs), "most": MOST_RUNS}
+        )
+
     async def upstreams(self, request: UiRequest) -> web.Response:
-        """Return every upstream, with its health as this process knows it, and doctor's last findings."""
+        """Return every upstream, with its health as this process knows it, what the newest runs of a day say
+        about it, and doctor's last findings."""
         request.only_get()
         kept = await self._store.read_diagnoses()
+        seen = sums(await recent_runs(self._store, time.time() - _DAY_S), lambda run: run.upstream)
+        await add_messages(self._store, [row["last_error"] for row in seen.values() if row["last_error"]])
         rows = [
             {
                 "id": served.upstream.name,
@@ -101,6 +127,7 @@ class ServerPages:
                 "wires": sorted(served.wires),
                 "models": list(served.renamed or served.models),
                 "tools": served.tools,
+                "recent": seen.get(served.upstream.name),
                 "breaker": {
                     "state": served.breaker.state,
                     "failures": served.breaker.in_a_row,
@@ -134,6 +161,13 @@ class ServerPages:
                 "listeners": self._listeners(),
             }
         )
+
+
+def _moment(name: str, query: Mapping[str, str]) -> float | None:
+    try:
+        return parse_moment(name, query.get(name))
+    except ConfigError as error:
+        raise RequestError(400, f"{error}.", param=error.setting) from None
 
 
 def _made_row(key: ClientKey) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from proxy.store.base import Store
 
 _NAMES_S: Final = 5.0
 _MOST_CALLS: Final = 32
+_KEY: Final = "key "
+"""What stands before the id of a key that decided."""
 
 
 class RunRows:
@@ -44,7 +46,14 @@ class RunRows:
     async def named(self, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the rows with the names of their callers; raises StoreError."""
         names = await self._key_names()
-        return [{**row, "caller_name": caller_name(row["caller"], names)} for row in rows]
+        return [
+            {
+                **row,
+                "caller_name": caller_name(row["caller"], names),
+                "decided_by_name": decider_name(row.get("decided_by"), names),
+            }
+            for row in rows
+        ]
 
     async def _key_names(self) -> Mapping[str, str]:
         """Return the names of keys by id, at most a few seconds old."""
@@ -52,6 +61,13 @@ class RunRows:
             self._names = named_callers((await self._store.read_keys()).keys)
             self._read_at = time.monotonic()
         return self._names
+
+
+def decider_name(decider: str | None, names: Mapping[str, str]) -> str | None:
+    """Return for people who decided: the name of a key in place of its id."""
+    if decider is None or not decider.startswith(_KEY):
+        return decider
+    return caller_name(decider.removeprefix(_KEY), names)
 
 
 def caller_name(caller: str, names: Mapping[str, str]) -> str:

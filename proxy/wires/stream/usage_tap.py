@@ -7,6 +7,8 @@ the quotes would be escaped, so these bytes can only be a key.
 import contextlib
 import json
 import re
+from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 import orjson
@@ -24,6 +26,8 @@ _KEY: Final = b'"usage"'
 _SSE_END: Final = b"\n\n"
 _WHOLE_REPLY: Final = 1 << 20
 _TAIL: Final = 1 << 16
+_PIECES: Final = 8
+_BEGAN: Final = re.compile(rb'"type"\s*:\s*"message_start"')
 _MOST_KEYS: Final = 4
 """The largest number of ``"usage"`` keys to try: a field of a tool may have this name, too."""
 
@@ -46,10 +50,10 @@ class UsageTap:
         self._end = _SSE_END if framing is None else framing.event_end
         self._event_sign = b"data:" if framing is None else framing.event_sign
         # If usage has no member of its own, search for its counts.
-        counts = (fields.received, fields.sent) if fields is not None and not fields.member else ()
-        self._counts = re.compile(rb'"(%b)"\s*:\s*(\d+)' % "|".join(counts).encode()) if counts else None
+        bare = fields if fields is not None and not fields.member else None
+        self._counts = _counts_of(bare) if bare is not None else None
         self._sign = self._counts or _USAGE
-        self._key = f'"{counts[1]}"'.encode() if counts else _KEY
+        self._key = f'"{bare.sent}"'.encode() if bare is not None else _KEY
         self._reply: bytearray = bytearray()
         self._head = b""
         self._cut = False
@@ -160,15 +164,100 @@ class UsageTap:
         Embeddings and images fill megabytes, and usage stands before or after them.
         """
         for part in parts:
-            if self._counts is not None:
-                if counts := {name.decode(): int(said) for name, said in self._counts.findall(part)}:
-                    self.usage = usage_of(counts)
-                    return
-                continue
-            for found in reversed([*_USAGE.finditer(part)][-_MOST_KEYS:]):
-                text = part[found.end() :].decode("utf-8", "replace")
-                with contextlib.suppress(ValueError, RecursionError):
-                    native, _ = json.JSONDecoder().raw_decode(text)
-                    if (usage := usage_of({"usage": native})) is not None:
-                        self.usage = usage
-                        return
+            usage = _last_usage(part) if self._counts is None else _last_counts(self._counts, part)
+            if usage is not None:
+                self.usage = usage
+                return
+
+
+def _counts_of(fields: UsageFields) -> re.Pattern[bytes]:
+    """Return the pattern of a count that is no member of an object ``usage``."""
+    return re.compile(rb'"(%b|%b)"\s*:\s*(\d{1,18})' % (fields.received.encode(), fields.sent.encode()))
+
+
+def _last_counts(pattern: re.Pattern[bytes], part: bytes | bytearray) -> Usage | None:
+    """Return what the counts in a piece of JSON text say; the last of each counts."""
+    counts = {name.decode(): int(number) for name, number in pattern.findall(part)}
+    return usage_of(counts) if counts else None
+
+
+def _last_usage(part: bytes | bytearray) -> Usage | None:
+    """Return what the last object under a ``"usage"`` key in a piece of JSON text says."""
+    for key in reversed([*_USAGE.finditer(part)][-_MOST_KEYS:]):
+        text = part[key.end() :].decode("utf-8", "replace")
+        with contextlib.suppress(ValueError, RecursionError):
+            native, _ = json.JSONDecoder().raw_decode(text)
+            if (usage := usage_of({"usage": native})) is not None:
+                return usage
+    return None
+
+
+class UsageTail:
+    """Keeps the two ends of one response that passes through, and reads its usage from them after its end.
+
+    A piece of a stream costs one call that is built in. What it reads is for reports: a long response reports
+    nothing if its usage is between the two ends. :class:`UsageTap` reads all of a response, for limits.
+    """
+
+    __slots__ = ("_counts", "_first", "_last", "note")
+
+    note: Callable[[bytes], None]
+    """Takes one piece of an event stream."""
+
+    def __init__(self, fields: UsageFields | None = None) -> None:
+        """Take ``fields`` of the dialect if they differ from OpenAI's."""
+        self._counts = fields if fields is not None and not fields.member else None
+        self._first = b""
+        self._last: deque[bytes] = deque(maxlen=_PIECES)
+        self.note = self._begin
+
+    def _begin(self, piece: bytes) -> None:
+        self._first = piece
+        self._last.append(piece)
+        self.note = self._last.append
+
+    def keep(self, piece: bytes) -> None:
+        """Take one piece of any other body; of a large one only its end."""
+        if len(piece) <= _TAIL:
+            self.note(piece)
+            return
+        if not self._last:
+            self.note(piece[:_TAIL])
+        self.note(piece[-_TAIL:])
+
+    def read(self) -> Usage | None:
+        """Return the usage that the response reported, or ``None``."""
+        first, end = self._first, b"".join(self._last)[-_TAIL:]
+        fields = self._counts
+        usage = _usage_in_line(end, _KEY if fields is None else b'"%b"' % fields.sent.encode())
+        if fields is not None:
+            pattern = _counts_of(fields)
+            return usage or _last_counts(pattern, end) or _last_counts(pattern, first)
+        if usage is None:
+            if _KEY not in end and _KEY not in first:
+                return None
+            usage = _last_usage(end) or _last_usage(first)
+        if usage is None or (began := _BEGAN.search(first)) is None:
+            return usage
+        # Messages reports one part in its first event and the rest in its last one.
+        stop = first.find(_SSE_END, began.end())
+        opened = _last_usage(first[: stop if stop >= 0 else len(first)])
+        if opened is None:
+            return usage if usage.input_tokens else None
+        return read_usage(merge_usage(opened.native, usage.native))
+
+
+def _usage_in_line(text: bytes, key: bytes) -> Usage | None:
+    """Return the usage in the last line with ``key``, if that is a whole JSON object: the usual case."""
+    at = text.rfind(key)
+    if at < 0:
+        return None
+    stop = text.find(b"\n", at)
+    line = text[text.rfind(b"\n", 0, at) + 1 : stop if stop >= 0 else len(text)].removeprefix(b"data:")
+    if is_large(line):
+        return None
+    try:
+        payload = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    return usage_of(payload) if isinstance(payload, dict) else None

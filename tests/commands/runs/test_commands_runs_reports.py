@@ -14,6 +14,7 @@ from recorded_runs import NOW, WORDS, fill, run
 
 from proxy.api.admin.run_filters import parse_moment
 from proxy.base.errors import ConfigError
+from proxy.records.requests import RequestRecord
 from proxy.records.rows import ClientKey
 from proxy.rights.callers import end_user_name
 from proxy.store.sqlite.store import SqliteStore
@@ -254,10 +255,10 @@ def test_usage_is_counted(record: Path, here: Any) -> None:
         ("2025-10-09", "open", 3), ("2025-10-09", "webui", 1), ("2025-10-10", "open", 1)
     ]  # fmt: skip
     shown = here("usage", "--by", "key").stdout.splitlines()
-    heading = "key runs turns tool calls errors input tokens output tokens total tokens cost"
+    heading = "key requests runs turns tool calls errors input tokens output tokens total tokens cost USD"
     assert " ".join(shown[0].split()) == heading
-    assert shown[1].split() == ["open", "5", "10", "5", "1", "100", "15", "115", "-"]
-    assert here("usage", "--since", "1s").stdout == "No runs.\n"
+    assert shown[1].split() == ["open", "5", "5", "10", "5", "1", "100", "15", "115", "-"]
+    assert here("usage", "--since", "1s").stdout == "No requests.\n"
     assert here("usage", "--since", "1s", "--by", "key,tool").stdout == "No tool calls.\n"
 
 
@@ -355,7 +356,7 @@ def test_usage_that_was_not_reported_is_no_zero(tmp_path: Path, here: Any) -> No
         ],
     )
     rows = [line.split() for line in here("usage").stdout.splitlines()[1:]]
-    assert [[row[0], *row[5:8]] for row in rows] == [
+    assert [[row[0], *row[6:9]] for row in rows] == [
         ["m", "20+", "3+", "23+"], ["silent", "-", "-", "-"], ["zero", "0", "0", "0"]
     ]  # fmt: skip
     told = [json.loads(line) for line in here("usage", "--json").stdout.splitlines()]
@@ -363,3 +364,38 @@ def test_usage_that_was_not_reported_is_no_zero(tmp_path: Path, here: Any) -> No
     shown = json.loads(here("runs", "show", "run_2", "--json").stdout)
     assert (shown["run"]["total_tokens"], shown["run"]["spent"]) == (None, None)
     assert "tools.max_calls is used up" in here("runs", "show", "run_1").stdout
+
+
+def test_requests_without_a_run_are_listed(record: Path, here: Any) -> None:
+    """``requests list`` shows requests that have no run, with filters, as a table and as JSON."""
+    assert here("requests").stdout == "No requests without a run.\n"
+
+    async def write() -> None:
+        store = SqliteStore(record)
+        await store.start()
+        passed = RequestRecord(
+            "rq_1", "req_1", "key_a", "chat", "chat", "/v1/chat/completions", "m", "default", 200, NOW, 0.5,
+            None, 0.25, 20, 3, 23, 1_500_000,
+        )  # fmt: skip
+        refused = RequestRecord(
+            "rq_2", "req_2", "", "chat", "chat", "/v1/x", "", "", 401, NOW + 1, 0.0, "bad"
+        )
+        await store.add_requests([passed, refused])
+        await store.aclose()
+
+    asyncio.run(write())
+    keep_keys(record, ("key_a", "alice"))
+    listed = [json.loads(line) for line in here("requests", "list", "--json").stdout.splitlines()]
+    assert [(row["request_id"], row["status"], row["cost"]) for row in listed] == [
+        ("req_2", 401, None), ("req_1", 200, 0.0015)
+    ]  # fmt: skip
+    lines = [line.split("\t") for line in here("requests", "list", "--key", "alice").stdout.splitlines()]
+    assert lines[1][1:] == [
+        "200", "/v1/chat/completions", "m", "alice", "23", "0.0015", "0.250 s", "0.500 s", "-", "req_1"
+    ]  # fmt: skip
+    only = here("requests", "list", "--errors", "--json").stdout
+    assert json.loads(only)["request_id"] == "req_2"
+    by_key = here("usage", "--json", "--by", "key").stdout.splitlines()
+    (row,) = [json.loads(line) for line in by_key if "key_a" in line]
+    assert (row["requests"], row["runs"], row["total_tokens"]) == (1, 0, 23)
+    assert "--status" in here("requests", "list", "--status", "x").stderr

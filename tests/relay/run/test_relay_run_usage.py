@@ -29,9 +29,12 @@ class Counter:
         self.spent.append((tokens, cost))
 
 
+PRICE = Price(10**6, 10**6, 10**6, 10**6)
+
+
 def a_run(*events: TurnEvent) -> Run:
     """Return a run whose first turn had these events; a token costs 1 billionth."""
-    run = Run(RunSettings(), is_hidden=lambda name: True, clock=lambda: 0.0, price=Price(*[10**6] * 4))
+    run = Run(RunSettings(), is_hidden=lambda name: True, clock=lambda: 0.0, price=PRICE)
     run.start()
     run.observe(events)
     return run

@@ -378,6 +378,9 @@ def filled(fake: FakeUi) -> FakeUi:
                         "arguments": {},
                         "limits": {"requests": ["30/minute"]},
                         "valid": True,
+                        "last_used_at": fake.now - 60,
+                        "month": {"runs": 412, "total_tokens": 1_200_000, "cost": 3.2},
+                        "budgets": [{"kind": "cost", "used": 3.2, "most": 5, "seconds": 86400}],
                     },
                     {
                         "id": "config:ops",
@@ -409,8 +412,20 @@ def filled(fake: FakeUi) -> FakeUi:
                         "breaker": {"state": "closed", "failures": 0, "open_until": None},
                         "doctor": None,
                         "tools": True,
-                        "requests": 4120,
-                        "errors": 3,
+                        "recent": {
+                            "requests": 412,
+                            "errors": 3,
+                            "error_rate": 0.007,
+                            "last_success_at": fake.now - 12,
+                            "last_error": {
+                                "at": fake.now - 900,
+                                "code": "http_429",
+                                "run_id": first,
+                                "message": "Rate limit reached for gpt-4o-mini",
+                            },
+                            "p50_s": 1.2,
+                            "p95_s": 6.4,
+                        },
                     },
                     {
                         "id": "local",
@@ -436,11 +451,18 @@ def filled(fake: FakeUi) -> FakeUi:
                             ],
                         },
                         "tools": True,
-                        "requests": 96,
-                        "errors": 14,
+                        "recent": None,
                     },
                 ]
             ),
+            "GET usage/recent": {
+                "data": [{"name": "fast", "requests": 40, "errors": 1, "p50_s": 0.8, "p95_s": 4.1}],
+                "errors": [
+                    {"code": "http_429", "count": 3, "at": fake.now - 60, "run_id": first, "message": HOSTILE}
+                ],
+                "runs": 40,
+                "most": 1000,
+            },
             "GET health": {
                 "object": "ui.health",
                 "status": "ok",

@@ -8,6 +8,7 @@ import { on } from "../core/live.js";
 import { remember } from "../core/router.js";
 import { askCard } from "../parts/approvals/ask.js";
 import { grantCard } from "../parts/approvals/grant.js";
+import { equalCards } from "../parts/approvals/equal.js";
 import { empty, head, note } from "../parts/page.js";
 
 const waits = (number) => (number ? `${count(number, "call")} ${number === 1 ? "waits" : "wait"} for you` : "No call waits for you");
@@ -18,7 +19,16 @@ export async function show({ query: asked, session, signal }) {
   const counted = h("span");
   let list = null;
   // An approver's session may not open runs.
-  const card = (row) => askCard(row, { runs: session.role === "admin", rules: list.rules, decided: recount });
+  const card = (row, equal) => askCard(row, { runs: session.role === "admin", rules: list.rules, equal, decided: recount });
+  // Equal calls are shown together, and decided together only if somebody says so.
+  const grouped = (rows) => {
+    const groups = new Map();
+    for (const row of rows) {
+      const key = row.status === "pending" && row.arguments_digest ? `${row.tool} ${row.caller} ${row.arguments_digest} ${row.spec_digest}` : row.id;
+      groups.set(key, [...(groups.get(key) ?? []), row]);
+    }
+    return [...groups.values()].map((group) => (group.length === 1 ? card(group[0]) : equalCards(group, card)));
+  };
   const recount = (row) => {
     const own = list?.data.find((one) => one.id === row.id);
     if (own) own.status = row.status;
@@ -41,7 +51,7 @@ export async function show({ query: asked, session, signal }) {
   function draw() {
     const rows = list.data;
     set(counted, state === "pending" ? waits(rows.length) : count(rows.length, "decision"));
-    set(box, list.has_more && note("info", "This page shows the newest 100. List all of them with: toolrelay approvals list --all"), rows.length ? rows.map(card) : h("div.card", state === "pending"
+    set(box, list.has_more && note("info", "This page shows the newest 100. List all of them with: toolrelay approvals list --all"), rows.length ? grouped(rows) : h("div.card", state === "pending"
       ? empty("approvals", "No call waits for you", "Calls of tools that policy.approve names appear here, with their exact arguments. Each call asks once.")
       : empty("approvals", "Nothing has been decided yet", "")));
   }

@@ -5,6 +5,7 @@ import { cost, duration, number, shortId, when } from "../core/format.js";
 import { icon } from "../core/icons.js";
 import { statusBadge, toolName } from "../parts/badges.js";
 import { json } from "../parts/json.js";
+import { answers } from "../parts/compare/answers.js";
 import { card, empty, head } from "../parts/page.js";
 import { plays } from "../parts/plays.js";
 import { timeline } from "../parts/timeline.js";
@@ -13,8 +14,9 @@ export async function show({ query: asked, signal }) {
   const [a, b] = [asked.get("a"), asked.get("b")];
   if (!a || !b) return { title: "Compare", node: [head("Compare"), h("div.card", empty("compare", "Choose two runs", "Open a run and choose “Compare with…”.")), plays()] };
   const found = await api(`compare${query({ a, b })}`, { signal });
+  const longest = 1000 * Math.max(found.a.run.duration_s ?? 0, found.b.run.duration_s ?? 0);
   const side = (name, detail) =>
-    h("section.card", { "aria-label": `Run ${name}` }, h("header", h("h2", h("a", { href: `/ui/runs/${detail.run.id}` }, `${name} · ${shortId(detail.run.id)}`)), statusBadge(detail.run.status), h("span.muted.small", when(detail.run.started_at))), timeline(detail).element);
+    h("section.card", { "aria-label": `Run ${name}` }, h("header", h("h2", h("a", { href: `/ui/runs/${detail.run.id}` }, `${name} · ${shortId(detail.run.id)}`)), statusBadge(detail.run.status), h("span.muted.small", when(detail.run.started_at))), timeline(detail, { end: longest }).element);
   const rows = [
     ["Took", duration(found.a.run.duration_s), duration(found.b.run.duration_s)],
     ["Tokens", number(found.a.run.total_tokens), number(found.b.run.total_tokens)],
@@ -27,6 +29,7 @@ export async function show({ query: asked, signal }) {
     title: "Compare",
     node: [
       head("Compare two runs", found.same_prompt ? "Both requests have the same model, instructions and tools." : "The requests differ in model, instructions or tools."),
+      answers(found.a.run.id, found.b.run.id, signal),
       h("div.diff", side("A", found.a), side("B", found.b)),
       card("Differences", null, h("div.table-box", h("table.table", h("thead", h("tr", ["What", "A", "B"].map((one) => h("th", { scope: "col" }, one)))), h("tbody", unique.map(([name, x, y]) => h("tr", h("th", { scope: "row" }, name), h("td.isolate", x), h("td.isolate", x === y ? y : h("strong", y)))))))),
       found.calls.length > 0 && card("Calls", null, h("div", found.calls.map(call))),

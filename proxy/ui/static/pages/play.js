@@ -7,9 +7,10 @@ import { remember } from "../core/router.js";
 import { on } from "../core/live.js";
 import { toolView } from "../client/views.js";
 import { askCard } from "../parts/approvals/ask.js";
+import { programs } from "../parts/compare/programs.js";
 import { DIALECTS, bodyOf, streamPlay } from "../client/dialects.js";
 import { dialog } from "../parts/dialog.js";
-import { code, empty, head, note } from "../parts/page.js";
+import { code, empty, head, note, tabs } from "../parts/page.js";
 
 const MOST_IMAGE = 4_000_000;
 const KINDS = ["image/png", "image/jpeg", "image/webp", "image/gif"];
@@ -258,7 +259,7 @@ export async function show({ query, session, signal }) {
     h("div.row", h("label.field.grow", h("span", "Max tokens"), bind("max_tokens", h("input.input", { type: "number", min: 1, placeholder: "default" }))), h("label.field.grow", h("span", "Temperature"), bind("temperature", h("input.input", { type: "number", min: 0, max: 2, step: 0.1, placeholder: "default" })))),
     h("label.field", h("span", "Tools (x-toolrelay-tools)"), bind("tools", h("input.input.mono", { placeholder: "default", spellcheck: "false" })), h("small", "Names or patterns, or none.")),
     h("label.field", h("span", "Further fields, as JSON"), bind("further", h("textarea.input.mono", { rows: 2, placeholder: "{}", spellcheck: "false" }))),
-    h("button.btn", { type: "button", onclick: () => showRequest() }, icon("copy"), "The request as curl"),
+    h("button.btn", { type: "button", onclick: () => showRequest() }, icon("copy"), "The request as curl, Python, Node"),
     h("p.small.muted", "Requests are sent as the caller ", h("code", "ui"), ", with the rights in ", h("code", "ui.playground_*"), ". The conversation stays in this tab."),
   );
 
@@ -270,9 +271,9 @@ export async function show({ query, session, signal }) {
       return toast("Further fields must be a JSON object.");
     }
     const way = DIALECTS[options.dialect];
-    const quoted = JSON.stringify(body).replaceAll("'", "'\\''");
-    const lines = [`curl -N ${location.origin}/${way.path}`, "-H 'content-type: application/json'", '-H "authorization: Bearer $TOOLRELAY_API_KEY"', ...Object.entries(way.headers ?? {}).map(([name, value]) => `-H '${name}: ${value}'`), "-H 'x-toolrelay-trace: events'", `-d '${quoted}'`];
-    dialog("The request as curl", code(lines.join(" \\\n  "), "curl command"));
+    const headers = { ...way.headers, "x-toolrelay-trace": "events" };
+    const list = programs(`${location.origin}/${way.path}`, headers, body);
+    dialog("The request as a program", tabs("Languages", list.map(([name, text]) => [name, name, () => code(text, `${name} ${name === "curl" ? "command" : "program"}`)])));
   }
 
   on("approval", (row) => document.dispatchEvent(new CustomEvent("toolrelay:approval", { detail: row })), signal);

@@ -39,6 +39,7 @@ export async function show({ params, session, query, signal }) {
     drawTalk();
   };
   draw();
+  if (query.get("at")) setTimeout(() => !signal.aborted && pair.go(query.get("at")));
 
   let timer = 0;
   const refresh = () => {
@@ -73,7 +74,7 @@ export async function show({ params, session, query, signal }) {
       head([h("span.isolate", run.model || "Direct tool call"), run.upstream && h("span.muted.thin", "→ ", run.upstream), status], subtitle(detail), actions(run, path, { hasWire })),
       top,
       h("div.run-pair",
-        h("section.card.talk", { "aria-label": "Conversation" }, h("header", h("h2", "Conversation"), views), talk),
+        h("section.card.thread-card", { "aria-label": "Conversation" }, h("header", h("h2", "Conversation"), views), talk),
         h("section.card.beside", { "aria-label": "Timeline" }, h("header", h("h2", "Timeline")), beside)),
       sections(detail, query.get("section"), choose),
     ],

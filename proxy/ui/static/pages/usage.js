@@ -1,10 +1,13 @@
 // Usage by day and by model, key, tool or person.
 import { api, query } from "../core/api.js";
 import { h, set } from "../core/dom.js";
-import { NONE, cost, duration, number, short } from "../core/format.js";
+import { NONE, ago, cost, duration, number, short } from "../core/format.js";
+import { icon } from "../core/icons.js";
 import { remember } from "../core/router.js";
 import { stacked } from "../parts/chart.js";
 import { empty, figures, head, note } from "../parts/page.js";
+import { csv } from "../parts/runs/export.js";
+import { save } from "../parts/run/actions.js";
 
 const BY = [["model", "Model"], ["key", "Key"], ["tool", "Tool"], ["caller", "Person"]];
 const SPAN = [["24h", "Day"], ["7d", "7 days"], ["30d", "30 days"], ["90d", "90 days"]];
@@ -16,10 +19,15 @@ export async function show({ query: asked, signal }) {
   let since = pick(SPAN, "since", "7d");
   let value = pick(VALUE, "show", "total_tokens");
   const box = h("div.col", { style: { gap: "1.1rem" } });
+  const below = h("div.col", { style: { gap: "1.1rem" } });
+  let table = [];
 
   async function load() {
+    const recent = api(`usage/recent${query({ since })}`, { signal }).catch(() => null);
     const [days, rows] = await Promise.all([api(`usage${query({ by: `${by},day`, since })}`, { signal }), api(`usage${query({ by, since })}`, { signal })]);
     draw(days.data, rows.data);
+    const lately = await recent;
+    if (lately && !signal.aborted) set(below, errorsCard(lately), latencyCard(lately));
   }
 
   function draw(days, rows) {
@@ -27,6 +35,7 @@ export async function show({ query: asked, signal }) {
     const shown = VALUE.filter(([name]) => !tools || ["tool_calls", "errors"].includes(name));
     const [key, name, format] = shown.find(([one]) => one === value) ?? shown[0];
     if (!rows.length) return set(box, h("div.card", empty("usage", "No usage in this period", "Runs are counted when they end.")));
+    table = rows;
     const sum = (field) => rows.reduce((total, row) => total + (row[field] ?? 0), 0);
     const sorted = [...rows].sort((a, b) => (b[key] ?? 0) - (a[key] ?? 0));
     set(
@@ -52,7 +61,29 @@ export async function show({ query: asked, signal }) {
   };
   controls();
   await load();
-  return { title: "Usage", node: [head("Usage", "Tokens, calls and cost, from the record."), bar, box] };
+  return { title: "Usage", node: [head("Usage", "Tokens, calls and cost, from the record.", h("button.btn", { type: "button", onclick: () => saveTable(table, by) }, icon("down"), "Save as CSV")), bar, box, below] };
 }
 
 const label = (value) => (value === "" || value === null || value === undefined ? "(none)" : String(value));
+
+const SAVED = ["runs", "turns", "tool_calls", "errors", "input_tokens", "output_tokens", "total_tokens", "cost", "tool_p50_s", "tool_p95_s"];
+
+function saveTable(rows, by) {
+  save(new Blob([csv([by, ...SAVED], rows, (row, name) => (name === by ? row.group[by] : row[name] ?? ""))], { type: "text/csv" }), `usage-by-${by}.csv`);
+}
+
+const covered = ({ runs, most }) => (runs >= most ? `Of the newest ${number(most)} runs of this time.` : "");
+
+/** The errors of runs by kind, each with its newest message. */
+function errorsCard(lately) {
+  if (!lately.errors.length) return null;
+  const row = (one) => h("tr", h("td.lead", h("code", one.code), one.message && h("div.small.stranger", one.message)), h("td.num", { "data-label": "Runs" }, number(one.count)), h("td", { "data-label": "Last" }, h("a", { href: `/ui/runs/${one.run_id}` }, ago(one.at))));
+  return h("section.card", { "aria-label": "Errors by kind" }, h("header", h("h2", "Errors by kind"), h("span.muted.small", covered(lately))), h("div.table-box", h("table.table.cards", h("thead", h("tr", h("th", { scope: "col" }, "Error"), h("th.num", { scope: "col" }, "Runs"), h("th", { scope: "col" }, "Last"))), h("tbody", lately.errors.map(row)))));
+}
+
+function latencyCard(lately) {
+  if (!lately.data.length) return null;
+  const columns = ["Model", "Runs", "Failed", "p50", "p95"];
+  const row = (one) => h("tr", h("td.lead", h("strong.isolate", label(one.name))), [["Runs", number(one.requests)], ["Failed", number(one.errors)], ["p50", duration(one.p50_s)], ["p95", duration(one.p95_s)]].map(([name, text]) => h("td.num", { "data-label": name }, text)));
+  return h("section.card", { "aria-label": "How long runs take" }, h("header", h("h2", "How long runs take"), h("span.muted.small", covered(lately))), h("div.table-box", h("table.table.cards", h("thead", h("tr", columns.map((one, at) => h("th", { scope: "col", class: at ? "num" : "" }, one)))), h("tbody", [...lately.data].sort((a, b) => b.requests - a.requests).map(row)))));
+}

@@ -6,6 +6,7 @@ import { icon } from "../core/icons.js";
 import { keys } from "../core/keys.js";
 import { go } from "../core/router.js";
 import { hexOf, legsOf, middle, rowsOf, textOf } from "../parts/align.js";
+import { meaningOf } from "../parts/compare/meaning.js";
 import { dialog } from "../parts/dialog.js";
 import { empty, figures, head, note } from "../parts/page.js";
 
@@ -99,6 +100,7 @@ export async function show({ params, session, signal }) {
         { "aria-label": `${name(pair.between[0])} and ${name(pair.between[1])}` },
         h("header", h("h2", asked ? `Request of turn ${right?.turn || 1}` : `Answer of turn ${left?.turn || 1}`), h("span.muted.small", summary(pair.rows))),
         h("div.wire-head", { "aria-hidden": "true" }, h("div", side(left, pair.between[0])), h("div", "The proxy"), h("div", side(right, pair.between[1]))),
+        asked && left && right && meaningOf(textOf(left, [0, left.data.length]), textOf(right, [0, right.data.length])),
         rows.length ? rows.map((row) => {
           const gap = last !== null && row.arrives - last > GAP_MS ? h("div.break", `${duration((row.arrives - last) / 1000)} without a byte`) : null;
           last = Math.max(last ?? 0, row.at);

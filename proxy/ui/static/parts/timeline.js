@@ -10,9 +10,9 @@ const STEPS = [1, 1.5, 2, 2.5, 3, 4, 5, 6, 8];
 
 /**
  * `detail` is as the API has it.  A click on a row pins its numbers below the axis.  `onChoose(id)` and `onHover(id)`
- * are called with the row that is chosen or pointed at, or null.
+ * are called with the row that is chosen or pointed at, or null.  `end` is the least length of the axis, in ms.
  */
-export function timeline(detail, { pinned = null, onChoose = () => {}, onHover = () => {} } = {}) {
+export function timeline(detail, { pinned = null, end: least = 0, onChoose = () => {}, onHover = () => {} } = {}) {
   const { run, turns, invocations, inner_calls: inner = [], agent_runs: below = [] } = detail;
   const waiting = (detail.approvals ?? []).filter((one) => !one.invocation_id);
   const began = run.started_at;
@@ -27,7 +27,7 @@ export function timeline(detail, { pinned = null, onChoose = () => {}, onHover =
   ]);
   const known = new Set(turns.map((turn) => turn.number));
   lines.push(...invocations.filter((call) => !known.has(call.turn)).flatMap(linesOf));
-  const end = Math.max(1, (run.duration_s ?? 0) * 1000, ...lines.map((line) => line.to));
+  const end = Math.max(1, least, (run.duration_s ?? 0) * 1000, ...lines.map((line) => line.to));
   const { top, ticks } = scale(end);
   const pin = h("aside.pin", { "aria-label": "Pinned", hidden: true });
   const body = h("tbody");

@@ -1,20 +1,26 @@
 // A call that waits for a person: what would run, why it waits, and buttons that act once.
 import { api } from "../../core/api.js";
 import { h, say, set } from "../../core/dom.js";
-import { ago, moment, shortId, time } from "../../core/format.js";
+import { ago, moment, time } from "../../core/format.js";
 import { icon } from "../../core/icons.js";
 import { approveForm } from "./approve.js";
 import { json } from "../json.js";
 import { note } from "../page.js";
+import { toolName } from "../badges.js";
+import { context } from "./context.js";
 
 const WORD = { approved: ["yes", "ok", "check", "Approved"], used: ["yes", "ok", "check", "Approved and run"], denied: ["no", "bad", "block", "Denied"], expired: ["", "", "clock", "Expired"], superseded: ["", "", "clock", "Could not run"] };
 
-/** A card for an approval; `decided(row)` is called with the decision.  `rules` say what an approval may change. */
-export function askCard(row, { inline = false, runs = true, rules = null, decided = () => {} } = {}) {
+/**
+ * A card for an approval; `decided(row)` is called with the decision.  `rules` say what an approval may change.
+ * `equal()` are the ids of equal calls that the same decision is for.
+ */
+export function askCard(row, { inline = false, runs = true, rules = null, equal = () => [], decided = () => {} } = {}) {
   const id = row.id ?? row.approval_id;
   const box = h("article.ask.card", { "aria-label": `Approval of ${row.tool ?? row.name}`, "data-id": id });
   let busy = false;
   let current = row;
+  const why = !inline && runs && row.run_id ? context(row) : null;
   // Later answers have the arguments without private fields again; the exact ones stay.
   const take = (news) => (current = { ...current, ...news, ...(current.exact && { arguments: current.arguments, arguments_cut: false }) });
 
@@ -52,6 +58,7 @@ export function askCard(row, { inline = false, runs = true, rules = null, decide
       // What runs may be other arguments now; those that were read before are no longer exact.
       current = body.arguments ? { ...current, exact: false } : current;
       take(answer?.id || answer?.status ? answer : { status: body.approve ? "approved" : "denied" });
+      await together(body);
       say(body.grant ? "Approved, and later calls run without asking." : body.approve ? "Approved." : "Denied.");
     } catch (error) {
       if (form && !(error.status === 409 && error.code === "approval_decided")) {
@@ -73,6 +80,15 @@ export function askCard(row, { inline = false, runs = true, rules = null, decide
     decided(current);
   }
 
+  /** Decide the equal calls alike; each tells its own card. */
+  async function together(body) {
+    for (const other of equal().filter((one) => one !== id)) {
+      const answer = await api(`approvals/${other}`, { method: "POST", body: { approve: body.approve, ...(body.reason && { reason: body.reason }) } }).catch(() => null);
+      const now = answer ?? (await api(`approvals/${other}`).catch(() => null));
+      if (now) document.dispatchEvent(new CustomEvent("toolrelay:approval", { detail: { ...now, id: other } }));
+    }
+  }
+
   function draw(trouble) {
     const state = WORD[current.status];
     const was = current.edited ? "A person changed the arguments." : "";
@@ -81,8 +97,9 @@ export function askCard(row, { inline = false, runs = true, rules = null, decide
     box.className = `ask card ${state ? `decided ${state[0]}` : ""}`;
     set(
       box,
-      h("div.row.wrap", h("code.isolate", h("strong", tool)), state ? h("span.badge", { class: state[1] }, icon(state[2]), state[3]) : h("span.badge.warn", icon("clock"), "Waits for you"),
+      h("div.row.wrap", h("strong.isolate", { title: tool }, toolName(tool)), state ? h("span.badge", { class: state[1] }, icon(state[2]), state[3]) : h("span.badge.warn", icon("clock"), "Waits for you"),
         h("span.grow"), h("span.muted.small", [current.caller_name ?? current.caller, current.created_at && ago(current.created_at), !state && current.expires_at && `until ${time(current.expires_at)}`].filter(Boolean).join(" · "))),
+      why,
       current.why && h("p.soft", "Why it needs approval: ", h("span.isolate", current.why)),
       h("div.code", { tabindex: 0, "aria-label": "Arguments" }, json(shown, { whole: true })),
       current.arguments_cut && note("warn", "These are not all arguments. ", h("button.btn.small", { type: "button", onclick: all }, "Show all arguments")),
@@ -90,16 +107,17 @@ export function askCard(row, { inline = false, runs = true, rules = null, decide
       was && h("p.soft", was),
       trouble && note("warn", trouble),
       state ? after() : buttons(),
-      !inline && h("div.row.wrap.small.muted", runs && current.run_id && h("a", { href: `/ui/runs/${current.run_id}` }, `Run ${shortId(current.run_id)}`), current.spec_digest && h("span", "Definition ", h("code", current.spec_digest.slice(0, 8))), current.arguments_digest && h("span", "Arguments ", h("code", current.arguments_digest.slice(0, 8))), h("span.grow"), current.exact ? h("span", "These are the exact arguments.") : h("button.btn.small", { type: "button", onclick: exact }, "Show exact arguments")),
+      !inline && h("div.row.wrap.small.muted", runs && current.run_id && h("a", { href: `/ui/runs/${current.run_id}?at=${current.invocation_id ?? id}` }, "Show it in its run"), current.spec_digest && h("span", "Definition ", h("code", current.spec_digest.slice(0, 8))), current.arguments_digest && h("span", "Arguments ", h("code", current.arguments_digest.slice(0, 8))), h("span.grow"), current.exact ? h("span", "These are the exact arguments.") : h("button.btn.small", { type: "button", onclick: exact }, "Show exact arguments")),
     );
   }
 
   function after() {
-    return h("div", current.meaning && h("p.soft", current.meaning), h("p.muted.small", [current.decided_by && `by ${current.decided_by}`, current.decided_via && `via ${current.decided_via}`, current.decided_at && moment(current.decided_at), current.reason].filter(Boolean).join(" · ")));
+    return h("div", current.meaning && h("p.soft", current.meaning), h("p.muted.small", [(current.decided_by_name ?? current.decided_by) && `by ${current.decided_by_name ?? current.decided_by}`, current.decided_via && `via ${current.decided_via}`, current.decided_at && moment(current.decided_at), current.reason].filter(Boolean).join(" · ")));
   }
 
   function buttons() {
-    const digest = (current.arguments_digest ?? "").slice(0, 4);
+    const many = equal().length;
+    const what = `${toolName(current.tool ?? current.name ?? "this call")}${many > 1 ? ` ${many} times` : ""}`;
     const row = h("div.buttons");
     const ask = () => {
       const field = h("input.input", { maxlength: 500, placeholder: "Reason, which the model reads (optional)", "aria-label": "Reason" });
@@ -119,9 +137,9 @@ export function askCard(row, { inline = false, runs = true, rules = null, decide
       }
     };
     return add(row, [
-      h("button.btn.yes", { type: "button", "data-act": "approve", disabled: current.arguments_cut, title: current.arguments_cut && "Show all arguments first", onclick: () => decide({ approve: true }) }, icon("check"), digest ? `Approve ${digest}…` : "Approve"),
+      h("button.btn.yes", { type: "button", "data-act": "approve", disabled: current.arguments_cut, title: current.arguments_cut && "Show all arguments first", onclick: () => decide({ approve: true }) }, icon("check"), `Approve ${what}`),
       rules && !current.arguments_cut && (rules.edit || rules.max_grant_s > 0) && h("button.btn", { type: "button", "data-act": "conditions", onclick: conditions }, rules.edit ? "Edit and approve…" : "Approve with a grant…"),
-      h("button.btn.no", { type: "button", "data-act": "deny", onclick: ask }, icon("block"), "Deny…"),
+      h("button.btn.no", { type: "button", "data-act": "deny", onclick: ask }, icon("block"), `Deny ${what}…`),
     ]);
   }
 
@@ -132,6 +150,7 @@ export function askCard(row, { inline = false, runs = true, rules = null, decide
     draw();
   });
   draw();
+  box.addEventListener("toolrelay:equal", () => !box.querySelector("form") && draw());
   return box;
 }
 

@@ -44,6 +44,13 @@ export function linked() {
       mark(id);
       if (id && cards.get(id)?.isConnected) reveal(cards.get(id));
     },
+    /** Choose a turn or call, and bring it into view. */
+    go(id) {
+      if (!cards.has(id)) return;
+      mark(id);
+      line?.choose(id);
+      reveal(cards.get(id));
+    },
     /** Move the focus to the next or the previous turn or call. */
     step(by) {
       const all = [...cards.values()].filter((one) => one.isConnected && one.getClientRects().length);

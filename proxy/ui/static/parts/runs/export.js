@@ -24,12 +24,14 @@ export async function exportRuns(form, load, texts) {
   } catch (error) {
     return toast(error.message);
   }
-  const text = form === "csv" ? table(rows) : rows.map((row) => JSON.stringify(row)).join("\n") + "\n";
+  const text = form === "csv" ? csv(COLUMNS, rows, value) : rows.map((row) => JSON.stringify(row)).join("\n") + "\n";
   save(new Blob([text], { type: form === "csv" ? "text/csv" : "application/x-ndjson" }), `runs.${form}`);
   toast(`${count(rows.length, "run")} exported${page.has_more ? "; the filter has more" : ""}.`);
 }
 
-const table = (rows) => [COLUMNS.join(","), ...rows.map((row) => COLUMNS.map((name) => cell(value(row, name))).join(","))].join("\r\n") + "\r\n";
+/** A table as a text that spreadsheets read; `of(row, name)` is the value of a cell. */
+export const csv = (columns, rows, of) =>
+  [columns.join(","), ...rows.map((row) => columns.map((name) => cell(of(row, name))).join(","))].join("\r\n") + "\r\n";
 
 function value(row, name) {
   if (name === "started_at") return new Date(row.started_at * 1000).toISOString();

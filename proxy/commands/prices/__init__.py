@@ -1,0 +1,1 @@
+"""``toolrelay prices``: the list prices of providers."""

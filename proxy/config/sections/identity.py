@@ -1,0 +1,115 @@
+"""The settings of tokens that an OpenID provider issues."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, model_validator
+
+from proxy.base.errors import ConfigError
+from proxy.config.addresses import check_collector_url, check_networks
+from proxy.config.key_grants import KeyGrants
+from proxy.config.types import Section, Strings, check_unique, setting_fault
+
+Algorithm = Literal[
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519"
+]
+ClaimPath = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+def _check_roles(values: dict[str, Any]) -> dict[str, Any]:
+    names = list(values)
+    if "*" in names[:-1]:
+        raise setting_fault('has "*", which is every token, before other roles; write it last')
+    for name in names:
+        if not name.isprintable() or not 0 < len(name) <= 256:
+            raise setting_fault(f"{name[:80]!r} is no name of a role")
+    return values
+
+
+class JwtRoleConfig(KeyGrants):
+    """The rights of tokens with a role."""
+
+    @model_validator(mode="after")
+    def _is_no_key(self) -> "JwtRoleConfig":
+        for name in ("expires", "mint", "shared"):
+            if getattr(self, name):
+                raise setting_fault(
+                    f"has {name}, which only client keys have; a token names its own expiry and user"
+                )
+        return self
+
+
+class JwtConfig(Section):
+    """Tokens (JWT) of an OpenID provider, with ``auth.mode = "jwt"``."""
+
+    issuer: Annotated[str, AfterValidator(check_collector_url)] = Field(
+        default="", description="The provider's address, exactly as its tokens name it (iss)."
+    )
+    audience: Annotated[Strings, AfterValidator(check_unique)] = Field(
+        default=(), description="Audiences (aud) for which tokens are made that the proxy accepts."
+    )
+    jwks_url: Annotated[str, AfterValidator(check_collector_url)] = Field(
+        default="",
+        description="Address of the provider's public keys. Empty: the one in its metadata, below "
+        "/.well-known/openid-configuration.",
+    )
+    algorithms: Annotated[tuple[Algorithm, ...], Field(strict=False), AfterValidator(check_unique)] = Field(
+        default=("RS256", "PS256", "ES256"),
+        min_length=1,
+        description="Algorithms by which tokens may be signed: RS256, RS384, RS512, PS256, PS384, PS512, "
+        "ES256, ES384, ES512, Ed25519.",
+    )
+    leeway_s: float = Field(
+        default=30,
+        ge=0,
+        le=300,
+        allow_inf_nan=False,
+        description="Seconds by which the clocks of the provider and the proxy may differ.",
+    )
+    user_claim: ClaimPath = Field(
+        default="sub",
+        description="Claim that names the user, as a dotted path. Limits count and the record is kept by it.",
+    )
+    roles_claim: ClaimPath = Field(
+        default="groups",
+        description="Claim with the user's roles or groups, as a dotted path such as realm_access.roles.",
+    )
+    networks: Annotated[Strings, AfterValidator(check_networks)] = Field(
+        default=(),
+        description="Address ranges in which the provider may be, in addition to public addresses "
+        "(10.0.0.0/8).",
+    )
+    roles: Annotated[dict[str, JwtRoleConfig], AfterValidator(_check_roles)] = Field(
+        default={},
+        description="Rights by role, written like those of a client key; the first role that a token has "
+        'applies, and "*" is every token. Without any role here, every valid token has the rights of a '
+        "client key.",
+        json_schema_extra={"shown_as": "developers", "example": 'models = ["gpt-*"]\ntools = ["core__*"]'},
+    )
+
+
+def find_jwt_conflicts(mode: str, config: JwtConfig) -> Iterator[ConfigError]:
+    """Yield the faults of settings that are valid alone but not together."""
+    if mode != "jwt":
+        if config.issuer:
+            yield ConfigError(
+                "auth.jwt.issuer", f'has no effect with auth.mode = "{mode}"', 'Write auth.mode = "jwt"'
+            )
+        return
+    if not config.issuer:
+        yield ConfigError("auth.jwt.issuer", "is missing", "Write the address of your OpenID provider")
+    if not config.audience:
+        yield ConfigError(
+            "auth.jwt.audience",
+            "is missing, so tokens for any other service of the provider would be accepted",
+            'Write the audience of your tokens: ["toolrelay"]',
+        )
+    for name in ("issuer", "jwks_url"):
+        url = getattr(config, name)
+        if url.startswith("http://") and not config.networks:
+            yield ConfigError(
+                f"auth.jwt.{name}",
+                "is not encrypted, so anybody on the way could replace the keys",
+                f"Use https, or name the network of {urlsplit(url).hostname} in auth.jwt.networks",
+            )

@@ -1,0 +1,1 @@
+"""JSON Web Tokens of an OpenID provider as credentials of clients."""

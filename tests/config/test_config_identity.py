@@ -1,0 +1,53 @@
+"""The settings of tokens of an OpenID provider."""
+
+from pathlib import Path
+
+import pytest
+
+from proxy.base.errors import ConfigError
+from proxy.config.load import Config, load_config
+
+KEY = {"OPENAI_API_KEY": "sk-test-openai"}
+WHOLE = '[auth]\nmode = "jwt"\n[auth.jwt]\nissuer = "https://id.test"\naudience = ["a"]\n'
+
+
+def load(folder: Path, text: str) -> Config:
+    """Load a configuration."""
+    path = folder / "toolrelay.toml"
+    path.write_text(text)
+    return load_config(path, KEY)
+
+
+def test_roles_keep_their_order(tmp_path: Path) -> None:
+    """The file's order is the order in which roles are tried; their settings are those of keys."""
+    text = (
+        f'{WHOLE}[auth.jwt.roles.b]\nadmin = true\n[auth.jwt.roles.a]\nmodels = ["m"]\n[auth.jwt.roles."*"]\n'
+    )
+    roles = load(tmp_path, text).auth.jwt.roles
+    assert list(roles) == ["b", "a", "*"]
+    assert roles["b"].admin
+    assert roles["a"].models == ("m",)
+
+
+@pytest.mark.parametrize(
+    ("text", "setting", "words"),
+    [
+        ('[auth]\nmode = "jwt"', "auth.jwt.issuer", "is missing"),
+        ('[auth]\nmode = "jwt"\njwt.issuer = "https://id.test"', "auth.jwt.audience", "any other service"),
+        (WHOLE.replace("https", "http"), "auth.jwt.issuer", "not encrypted"),
+        (WHOLE + 'jwks_url = "http://id.test/keys"', "auth.jwt.jwks_url", "not encrypted"),
+        (WHOLE.replace('"jwt"', '"keys"'), "auth.jwt.issuer", "has no effect"),
+        (WHOLE + 'algorithms = ["HS256"]', "auth.jwt.algorithms.0", "RS256"),
+        (WHOLE + 'algorithms = ["none"]', "auth.jwt.algorithms.0", "RS256"),
+        (WHOLE + "leeway_s = 301", "auth.jwt.leeway_s", "300"),
+        (WHOLE + '[auth.jwt.roles."*"]\n[auth.jwt.roles.a]', "auth.jwt.roles", "write it last"),
+        (WHOLE + "[auth.jwt.roles.a]\nmint = true", "auth.jwt.roles.a", "only client keys"),
+        (WHOLE + '[auth.jwt.roles.a]\nmodles = ["m"]', "auth.jwt.roles.a.modles", "models"),
+    ],
+)
+def test_faults(text: str, setting: str, words: str, tmp_path: Path) -> None:
+    """Each fault names the setting and says what to write."""
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text)
+    assert caught.value.setting == setting
+    assert words in str(caught.value)
