@@ -50,6 +50,7 @@ from proxy.relay.memory.hidden.agent_turns import AgentCall, AgentTurn, AgentTur
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
 from proxy.tools.agents.agent import is_agent
+from proxy.tools.running.effects import UNKNOWN_END
 from proxy.tools.running.granted import GrantedCall
 from proxy.tools.running.ledger import RunContext, RunLedger
 from proxy.tools.running.plan import ApprovedCall, ContinuedCall, PlannedCall, Refusal, digest_of
@@ -57,6 +58,9 @@ from proxy.tools.running.runner import Runner
 
 _MOST_TRIES: Final = 8
 """How often a turn tries to add its approvals while other requests of its caller add theirs."""
+
+_MOST_ATTEMPTS: Final = 8
+"""How often a program continues from the same turn if its process dies each time."""
 
 _CLIENT_CALL: Final = re.compile(r"toolu_[0-9a-f]{24}")
 
@@ -370,11 +374,20 @@ class Approvals(Decisions):
         return None if self.agents is None else (await self.agents.find([name], caller)).get(name)
 
     async def _continue(self, turn: AgentTurn, resuming: Resuming, outcomes: ApprovalOutcomes) -> ToolResult:
-        """Let an agent continue from a turn, or return the result that this already has."""
-        call = turn.next_call()
-        agent = AgentCall(turn.parent_run, turn.parent_turn, call, turn.spec_digest, turn)
+        """Let an agent continue from a turn, or return the result that this already has.
+
+        A program whose process died meanwhile continues again: each of its own calls is made once in any case.
+        """
         approved = ContinuedCall(turn.invocation_id, turn.spec_digest)
-        return await self._run_once(agent, approved, resuming, outcomes)
+        attempt = 0
+        while True:
+            call = turn.next_call(attempt)
+            agent = AgentCall(turn.parent_run, turn.parent_turn, call, turn.spec_digest, turn)
+            result = await self._run_once(agent, approved, resuming, outcomes)
+            attempt += 1
+            is_over = call.name != RUN_PROGRAM or result.safe_message != UNKNOWN_END
+            if is_over or attempt == _MOST_ATTEMPTS:
+                return result
 
     async def _run(self, approval: Approval, resuming: Resuming, outcomes: ApprovalOutcomes) -> ToolResult:
         """Run an approved call as part of the run that asked, or return the result that it already has."""

@@ -31,7 +31,7 @@ _PAUSES_S: Final[Sequence[float]] = (0.05, 0.1, 0.2, 0.3, 0.35)
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 0.5
 
-_UNKNOWN = (
+UNKNOWN_END: Final = (
     "an earlier attempt of this request began the same call, and nobody knows how it ended; it may have "
     "taken effect, so the proxy did not run it again: find out whether it did, or ask the user"
 )
@@ -214,7 +214,7 @@ def repeated_result(invocation: Invocation, earlier: EarlierEffect) -> ToolResul
         message = kept.safe_message if kept is not None else "an earlier attempt of this very call failed"
         failure = ToolFailure(message, code=earlier.error_code or "execution_failed")
     else:
-        failure = ToolFailure(_UNKNOWN)
+        failure = ToolFailure(UNKNOWN_END)
     return ToolResult(
         call_id,
         ok=False,

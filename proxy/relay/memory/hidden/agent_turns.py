@@ -24,6 +24,8 @@ _COMMIT_S: Final = 10.0
 _PLACES_APART: Final = 10_000
 """The distance between the places of a call and of its continuations in the turn; no turn has so many
 calls."""
+_ATTEMPTS_APART: Final = 1000
+"""The same for the attempts of one continuation."""
 
 
 def wait_of(ids: Sequence[str]) -> str:
@@ -81,11 +83,13 @@ class AgentTurn:
         """The message by which the held turn of the agent's run is found."""
         return "\n\n".join(map(mention, self.approval_ids))
 
-    def next_call(self) -> ToolCall:
-        """Return the call with which the agent continues; it has its own place in the turn."""
+    def next_call(self, attempt: int = 0) -> ToolCall:
+        """Return the call with which the agent continues; it has its own place in the turn.  So has each
+        further ``attempt`` of one that was interrupted."""
         number = self.continued + 1
-        call_id = f"{self.call.call_id}+{number}"
-        return replace(self.call, call_id=call_id, index=self.call.index + _PLACES_APART * number, native="")
+        call_id = f"{self.call.call_id}+{number}" + (f".{attempt}" if attempt else "")
+        place = self.call.index + _PLACES_APART * number + _ATTEMPTS_APART * attempt
+        return replace(self.call, call_id=call_id, index=place, native="")
 
 
 @value_class
