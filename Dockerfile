@@ -1,6 +1,11 @@
 # Two stages: the first builds the wheel and installs it with the locked, hash-checked versions;
-# the second has Python, that environment, and a user who may write to /data and nowhere else.
-FROM python:3.13-slim AS build
+# the second has Python, that environment (with OpenTelemetry), and a user who may write to /data and nowhere
+# else. So the root file system may be read-only: docker run --read-only --tmpfs /tmp -v data:/data ...
+#
+# PYTHON names the base image. Pin it to a digest for a build that can be repeated:
+# docker build --build-arg PYTHON=python:3.13.9-slim-bookworm@sha256:... .
+ARG PYTHON=python:3.13.9-slim-bookworm
+FROM ${PYTHON} AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /opt/toolrelay
 WORKDIR /src
@@ -13,7 +18,15 @@ COPY proxy/ proxy/
 RUN pip wheel --no-deps --wheel-dir /wheels . \
  && /opt/toolrelay/bin/pip install --no-deps --no-index /wheels/toolrelay-*.whl
 
-FROM python:3.13-slim
+FROM ${PYTHON}
+ARG VERSION=0.1.0
+ARG REVISION=
+LABEL org.opencontainers.image.title="toolrelay" \
+      org.opencontainers.image.description="OpenAI-compatible reverse proxy that runs tools" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.base.name="docker.io/library/python:3.13.9-slim-bookworm"
 RUN useradd --system --no-create-home --home-dir /data --uid 10001 toolrelay \
  && install -d -m 0700 -o toolrelay -g toolrelay /data
 COPY --from=build /opt/toolrelay /opt/toolrelay

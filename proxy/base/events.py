@@ -4,7 +4,7 @@ A :class:`Frame` pairs the events of one wire message with the exact bytes of th
 same wire can forward the bytes instead of encoding them again.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import attrgetter
@@ -107,6 +107,9 @@ PROXY_TOOLS: Final[Mapping[str, str]] = {SEARCH_TOOLS: "tools.search", RUN_PROGR
 """The tools that the proxy offers by itself, with the setting of each.  They reach nothing but what the
 request offers."""
 
+
+MIDDLE_LEFT_OUT: Final = "\n[toolrelay: the result was "
+"""The beginning of the line in a result that is too large, where its middle was left out."""
 
 GENERATE_IMAGE: Final = "images__generate"
 """The tool that makes images.  It is offered only to clients that see them, or by its name."""
@@ -216,6 +219,29 @@ class ResultImage:
 def left_out(words: str, why: str = "only text can be passed on") -> str:
     """Return the line that replaces an image; ``words`` are :attr:`ResultImage.words`."""
     return f"[toolrelay: an image {words} was left out; {why}]"
+
+
+MOST_SOURCES = 16
+"""The most images of a conversation that one call gets; OpenAI's edits take as many."""
+
+
+class SourceImage(Struct, frozen=True):
+    """An image with its media type, such as ``image/png``."""
+
+    media_type: str
+    data: bytes
+
+
+class SourceImages(Struct, frozen=True):
+    """Images in the order of the conversation, and the mask that says where the first one may change."""
+
+    images: Sequence[SourceImage] = ()
+    mask: SourceImage | None = None
+
+
+ImageSource = Callable[[int], Awaitable[SourceImages]]
+"""Returns the newest images of the conversation, as many as are asked for; with 0 those of the newest message
+or result that has any.  Raises :class:`~proxy.base.errors.ToolFailure` for images that cannot be used."""
 
 
 @value_class

@@ -357,7 +357,7 @@ class Planner:
         if is_own or not wire.refers_to_items:
             return ask, ""
         request = wire.parse(ask.body.payload)
-        if not request.references:
+        if not wire.referred(request):
             return ask, ""
         body, untrusted = await self._items.resolve(wire, request, ask.body, ask.identity.caller, ask.local)
         if unknown := wire.parse(body.payload).references:

@@ -54,8 +54,12 @@ class Operation(Struct, eq=False):
     finish_reason: str = ""
     input_tokens: int | None = None
     output_tokens: int | None = None
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
     cost: int = 0
     context: str = ""
+    conversation: str = ""
     span: Any = None
 
 
@@ -78,7 +82,8 @@ class RequestFacts(Struct, eq=False):
     ``id_given`` is true if the client chose the id. ``endpoint`` is the class of the path, ``dialect`` the
     name of its dialect, empty for the proxy's own paths. ``operation_asked`` is the GenAI operation that the
     client requests, or empty. ``caller`` is the client's key, ``principal`` the key with its end user if the
-    request names one. ``model`` is the name that the client sent. ``has_run`` is true if the request began
+    request names one. ``model`` is the name that the client sent, ``conversation`` the id of the conversation
+    that it names, if it does. ``has_run`` is true if the request began
     the run ``run_id``. ``upstream``, its status and the seconds to its head belong to the last upstream
     request. ``usage`` and ``cost`` (in billionths) are those of a response that passed through, ``None`` if
     unknown. ``error_code`` is set if the answer is one of the proxy's own errors or broke off; an upstream's
@@ -97,6 +102,7 @@ class RequestFacts(Struct, eq=False):
     caller: str = ""
     principal: str = ""
     model: str = ""
+    conversation: str = ""
     run_id: str = ""
     has_run: bool = False
     prompt_hash: str = ""
@@ -134,6 +140,10 @@ class Observer:
     ) -> None: ...
 
     def run_ended(self, status: str) -> None: ...
+
+    def agent_began(self, facts: RequestFacts, agent: str) -> None: ...
+
+    def agent_left(self, facts: RequestFacts) -> None: ...
 
     def agent_ended(self, agent: str, status: str) -> None: ...
 
@@ -181,6 +191,8 @@ class Hooks:
         self._invocation_ended: list[Callable[[ToolInvocationRecord, float, RequestFacts | None], None]]
         self._invocation_ended = told("invocation_ended")
         self._run_ended: list[Callable[[str], None]] = told("run_ended")
+        self._agent_began: list[Callable[[RequestFacts, str], None]] = told("agent_began")
+        self._agent_left: list[Callable[[RequestFacts], None]] = told("agent_left")
         self._agent_ended: list[Callable[[str, str], None]] = told("agent_ended")
         self._remembered: list[Callable[[str, int], None]] = told("remembered")
         self._limited: list[Callable[[str], None]] = told("limited")
@@ -219,12 +231,15 @@ class Hooks:
             tell(facts)
 
     @contextmanager
-    def run_context(self, run_id: str, model: str) -> Iterator[None]:
-        """Provide facts for a run that belongs to no request: an agent's run, or one in the background."""
+    def run_context(self, run_id: str, model: str, agent: str = "") -> Iterator[None]:
+        """Provide facts for a run that belongs to no request: one of ``agent``, or in the background."""
         outer = self._facts.get()
         facts = RequestFacts("", "", "", time.monotonic(), model=model, run_id=run_id)
         if outer is not None:
             facts.request_id, facts.caller, facts.span = outer.request_id, outer.caller, outer.span
+            facts.conversation = outer.conversation
+        for tell in self._agent_began if agent else ():
+            tell(facts, agent)
         token = self._facts.set(facts)
         try:
             yield
@@ -233,6 +248,8 @@ class Hooks:
             if (operation := facts.operation) is not None:
                 operation.error_type = operation.error_type or "cancelled"
                 self._end_operation(facts, operation, time.monotonic())
+            for leave in self._agent_left if agent else ():
+                leave(facts)
 
     def limited(self, limit: str) -> None:
         """Report that a limit of this kind refused a request or call."""
@@ -264,6 +281,9 @@ class Hooks:
             facts.usage, facts.cost = usage, cost
             facts.operation.input_tokens = usage.input_tokens
             facts.operation.output_tokens = usage.output_tokens
+            facts.operation.cached_tokens = usage.cached_tokens
+            facts.operation.cache_write_tokens = usage.cache_write_tokens
+            facts.operation.reasoning_tokens = usage.reasoning_tokens
             facts.operation.cost = cost or 0
 
     def invocation_ended(self, record: ToolInvocationRecord, seconds: float) -> None:
@@ -305,6 +325,9 @@ class Hooks:
         operation.finish_reason = turn["finish_reason"] or ""
         operation.input_tokens = turn["input_tokens"]
         operation.output_tokens = turn["output_tokens"]
+        operation.cached_tokens = turn.get("cached_tokens", 0)
+        operation.cache_write_tokens = turn.get("cache_write_tokens", 0)
+        operation.reasoning_tokens = turn.get("reasoning_tokens", 0)
         operation.cost = turn["cost"] or 0
         error = "cancelled" if turn["error_code"] == "client_gone" else turn["error_code"] or ""
         operation.error_type = operation.error_type or error
@@ -327,6 +350,8 @@ class Hooks:
         operation = Operation(
             name, inner.name, request.path, model, request.expect_stream, time.time_ns(), time.monotonic()
         )
+        if facts is not None:
+            operation.conversation = facts.conversation
         for tell in self._operation_began:
             tell(operation, facts)
         if operation.context:

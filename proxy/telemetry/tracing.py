@@ -1,7 +1,11 @@
 """Send traces over OTLP, by the GenAI semantic conventions of OpenTelemetry; needs the extra ``otel``.
 
-A request is a server span. Below it, each request to an upstream is a client span (``chat MODEL``), and each
-tool call is a span (``execute_tool NAME``). No span holds content, arguments, results or a key. Spans go
+The names are those of the repository ``open-telemetry/semantic-conventions-genai``
+(``model/gen-ai/spans.yaml``), which took over from ``semantic-conventions`` after its version 1.41.
+
+A request is a server span. Below it, each request to an upstream is a client span (``chat MODEL``), each
+tool call is a span (``execute_tool NAME``), and so is each run of an agent (``invoke_agent NAME``), with the
+agent's own requests and calls below it. No span holds content, arguments, results or a key. Spans go
 into a bounded queue, and a separate thread sends them. If the collector is slow or away, spans are lost, but
 requests are not delayed.
 """
@@ -21,6 +25,7 @@ import structlog
 from proxy.base.errors import ConfigError, how_to_install
 from proxy.records.rows import ToolInvocationRecord
 from proxy.telemetry.hooks import OWN_PATHS, Observer, Operation, RequestFacts
+from proxy.wires.providers import provider_at
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -39,6 +44,18 @@ _MAX_ATTRIBUTE = 256
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")
 
 _Attributes = dict[str, str | int | float | list[str]]
+
+_PROVIDERS = {
+    "anthropic": "anthropic",
+    "azure": "azure.ai.openai",
+    "deepseek": "deepseek",
+    "google": "gcp.gemini",
+    "groq": "groq",
+    "mistral": "mistral_ai",
+    "openai": "openai",
+    "xai": "x_ai",
+}
+"""The names of providers in the conventions (``gen_ai.provider.name``), by those of this proxy."""
 
 
 def traces_url(endpoint: str) -> str:
@@ -149,7 +166,7 @@ class Tracing(Observer):
         processor = BatchSpanProcessor(exporter)  # type: ignore[arg-type]
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("toolrelay", version)
-        self._upstreams = {name: _server_attributes(url) for name, url in upstreams.items()}
+        self._upstreams = {name: _server_attributes(name, url) for name, url in upstreams.items()}
 
     async def aclose(self) -> None:
         """Send the waiting spans, for a short time; then drop the rest and end the threads."""
@@ -219,8 +236,8 @@ class Tracing(Observer):
 
     def operation_ended(self, operation: Operation) -> None:
         span: Span = operation.span
-        attributes: _Attributes = dict(self._upstreams.get(operation.upstream, {}))
-        attributes["gen_ai.provider.name"] = operation.upstream
+        attributes: _Attributes = {"gen_ai.provider.name": operation.upstream}
+        attributes |= self._upstreams.get(operation.upstream, {})
         if operation.name:
             attributes["gen_ai.operation.name"] = operation.name
         for key, value in (
@@ -229,6 +246,11 @@ class Tracing(Observer):
             ("gen_ai.response.model", operation.response_model),
             ("gen_ai.usage.input_tokens", operation.input_tokens),
             ("gen_ai.usage.output_tokens", operation.output_tokens),
+            ("gen_ai.usage.cache_read.input_tokens", operation.cached_tokens or None),
+            ("gen_ai.usage.cache_creation.input_tokens", operation.cache_write_tokens or None),
+            ("gen_ai.usage.reasoning.output_tokens", operation.reasoning_tokens or None),
+            ("gen_ai.conversation.id", operation.conversation),
+            ("gen_ai.request.stream", True if operation.stream and operation.name else None),
             ("gen_ai.response.time_to_first_chunk", operation.first_chunk_s if operation.stream else None),
             ("http.response.status_code", operation.status or None),
             ("error.type", operation.error_type),
@@ -263,6 +285,26 @@ class Tracing(Observer):
             span.set_status(self._api.StatusCode.ERROR)
         span.end(ended)
 
+    def agent_began(self, facts: RequestFacts, agent: str) -> None:
+        facts.span = self._tracer.start_span(
+            f"invoke_agent {agent}",
+            context=self._child_context(facts),
+            attributes={
+                "gen_ai.operation.name": "invoke_agent",
+                "gen_ai.agent.name": agent,
+                "gen_ai.request.model": facts.model,
+                "toolrelay.run_id": facts.run_id,
+            },
+        )
+
+    def agent_left(self, facts: RequestFacts) -> None:
+        if facts.conversation:
+            facts.span.set_attribute("gen_ai.conversation.id", facts.conversation)
+        if facts.error_code:
+            facts.span.set_attribute("error.type", facts.error_code)
+            facts.span.set_status(self._api.StatusCode.ERROR)
+        facts.span.end()
+
     def _client_context(self, headers: Mapping[str, str]) -> "Context":
         """Return the trace of the client's ``traceparent``, or a new one. Its ``tracestate`` is ignored."""
         from opentelemetry.context import Context
@@ -280,7 +322,14 @@ class Tracing(Observer):
         return self._api.set_span_in_context(facts.span, Context())
 
 
-def _server_attributes(base_url: str) -> dict[str, Any]:
+def _server_attributes(name: str, base_url: str) -> dict[str, Any]:
+    """Return what the spans of an upstream say about its place, and its provider if that is known."""
+    known = _PROVIDERS.get(provider_at(base_url))
+    provider = {"gen_ai.provider.name": known} if known else {}
+    return {"toolrelay.upstream": name, **provider, **_place(base_url)}
+
+
+def _place(base_url: str) -> dict[str, Any]:
     parts = urlsplit(base_url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return {}

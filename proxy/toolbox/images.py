@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from proxy.base.errors import ToolFailure
-from proxy.base.events import ResultImage, ToolProgress
+from proxy.base.events import MOST_SOURCES, ResultImage, SourceImages, ToolProgress
 from proxy.tools.contract.capabilities import Capabilities
 from proxy.tools.contract.provider import CallContext
 from proxy.tools.contract.results.images import Image
@@ -23,7 +23,21 @@ from proxy.tools.providers.function import FunctionProvider, tool
 _TIMEOUT_S: Final = 240.0
 """OpenAI's guide speaks of two minutes for a complex prompt."""
 _LONGEST_PROMPT: Final = 32000
-_SHOWN: Final = ("size", "quality", "background", "output_format", "revised_prompt", "usage")
+_SHOWN: Final = ("size", "quality", "background", "output_format", "revised_prompt", "usage", "action")
+
+
+_Size = Annotated[
+    str, Field(description="auto, or WIDTHxHEIGHT", pattern=r"^(auto|[1-9]\d{1,4}x[1-9]\d{1,4})$")
+]
+_EditImages = Annotated[
+    int,
+    Field(
+        description="How many of the newest images of the conversation to change or to combine; 0 makes a "
+        "new image",
+        ge=0,
+        le=MOST_SOURCES,
+    ),
+]
 
 
 def image_provider(capabilities: Capabilities, maker: ImageMaker) -> FunctionProvider:
@@ -31,7 +45,8 @@ def image_provider(capabilities: Capabilities, maker: ImageMaker) -> FunctionPro
 
     @tool(
         name="generate",
-        description="Make an image from a description, and show it to the user. You get words about it only",
+        description="Make an image from a description, or change images of the conversation, and show it to "
+        "the user. You get words about it only",
         effect="read_only",
         redaction=Redaction(output=_SHOWN),
         timeout_s=_TIMEOUT_S,
@@ -42,9 +57,7 @@ def image_provider(capabilities: Capabilities, maker: ImageMaker) -> FunctionPro
             str,
             Field(description="What the image shows, in detail", min_length=1, max_length=_LONGEST_PROMPT),
         ],
-        size: Annotated[
-            str, Field(description="auto, or WIDTHxHEIGHT", pattern=r"^(auto|[1-9]\d{1,4}x[1-9]\d{1,4})$")
-        ] = "auto",
+        size: _Size = "auto",
         quality: Literal["auto", "low", "medium", "high", "xhigh", "max", "standard", "hd"] = "auto",
         background: Literal["auto", "opaque", "transparent"] = "auto",
         output_format: Literal["png", "jpeg", "webp"] = "png",
@@ -52,6 +65,9 @@ def image_provider(capabilities: Capabilities, maker: ImageMaker) -> FunctionPro
         moderation: Literal["auto", "low"] = "auto",
         model: Annotated[str, Field(description="Leave it out", max_length=200)] = "",
         partial_images: Annotated[int, Field(ge=0, le=MOST_PARTIAL_IMAGES)] = 0,
+        edit_images: _EditImages = 0,
+        action: Annotated[Literal["auto", "generate", "edit"], Field(description="Leave it out")] = "auto",
+        input_fidelity: Annotated[Literal["auto", "low", "high"], Field(description="Leave it out")] = "auto",
     ) -> RichResult:
         """Return the image, with its size, quality, background and format as far as they are known."""
         fields = {
@@ -63,7 +79,11 @@ def image_provider(capabilities: Capabilities, maker: ImageMaker) -> FunctionPro
             "moderation": moderation,
         }
         partial = partial_images if context.on_progress is not None else 0
-        order = ImageOrder(prompt, model, _changed(fields), partial, context.max_image_bytes)
+        edits = action == "edit" or (action == "auto" and edit_images > 0)
+        sources = await _sources(context, edit_images) if edits else SourceImages()
+        if edits:
+            fields |= {"input_fidelity": input_fidelity, "moderation": "auto"}  # Edits take no moderation.
+        order = ImageOrder(prompt, model, _changed(fields), partial, context.max_image_bytes, sources)
         made = await maker.make(order, _reporter(context, partial, output_format))
         if len(made.data) * 3 // 4 - 2 > context.max_image_bytes:
             raise ToolFailure(
@@ -71,11 +91,23 @@ def image_provider(capabilities: Capabilities, maker: ImageMaker) -> FunctionPro
                 code="result_too_large",
             )
         facts = {name: made.facts[name] for name in _SHOWN if name in made.facts}
+        facts["action"] = "edit" if edits else "generate"
         return RichResult(
             "The image was made.", (Image(url=_url(made, output_format)),), data={**_asked(fields), **facts}
         )
 
     return FunctionProvider("images", [generate], capabilities)
+
+
+async def _sources(context: CallContext, most: int) -> SourceImages:
+    """Return the images to change; raise :class:`~proxy.base.errors.ToolFailure` if there are none."""
+    sources = SourceImages() if context.images is None else await context.images(most)
+    if not sources.images:
+        raise ToolFailure(
+            "the conversation has no image that can be changed. Make a new one, or ask the user for an image",
+            code="invalid_arguments",
+        )
+    return sources
 
 
 def _reporter(context: CallContext, most: int, output_format: str) -> OnPartialImage:

@@ -142,6 +142,13 @@ class Wire(UpstreamPort):
         """
         return iter(())
 
+    def shown_images(self, payload: Mapping[str, Any]) -> Sequence[Sequence[str]]:
+        """Return the images in a request's conversation as URLs, those of one item together, in its order.
+
+        In a dialect whose clients cannot declare the provider's image generation there are none.
+        """
+        return ()
+
     def with_search(self, payload: Mapping[str, Any], upstream: UpstreamTypes) -> AsFunctions | None:
         """Return a request whose deferred tools the model finds by the proxy's search.
 

@@ -24,7 +24,7 @@ from running_proxy import make_config, running
 from waiting import PATIENCE_S
 
 from proxy.base.errors import ConfigError
-from proxy.telemetry.tracing import open_tracing, traces_url
+from proxy.telemetry.tracing import _server_attributes, open_tracing, traces_url
 
 ASK: dict[str, Any] = {
     "model": "m",
@@ -114,6 +114,8 @@ async def test_a_run_is_one_trace() -> None:
     assert one == {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "default",
+        "toolrelay.upstream": "default",
+        "gen_ai.request.stream": True,
         "gen_ai.request.model": "m",
         "gen_ai.response.model": "m",
         "gen_ai.response.id": "chatcmpl-1",
@@ -361,3 +363,40 @@ async def test_health_checks_and_figures_are_not_traced() -> None:
                 assert (await proxy.ask(method="GET", path=path)).status == 200
             assert (await proxy.get("/nowhere")).status == 404
     assert [span.name for span in collector.spans] == ["GET other"]
+
+
+async def test_an_agent_s_run_is_a_span_of_its_own() -> None:
+    """An agent's run is a span ``invoke_agent``, and its own requests to the model are below it."""
+    asks = stream(role(), call("c1", "agent__helper", '{"task":"look"}'), finish("tool_calls"), usage(10, 5))
+    details: Any = {"prompt_tokens_details": {"cached_tokens": 4}}
+    reports = stream(role(), content("found"), finish(), usage(6, 2, **details))
+    answers = stream(role(), content("done"), finish(), usage(20, 7))
+    agents = {"helper": {"description": "Looks.", "instructions": "Look.", "tools": ()}}
+    collector, _ = await trace(asks, reports, answers, agents=agents, allow=("agent__*",))
+    (server,) = collector.named("POST /v1/chat/completions")
+    (agent,) = collector.named("invoke_agent helper")
+    assert agent.parent_span_id == server.span_id
+    about = attributes(agent)
+    assert (about["gen_ai.operation.name"], about["gen_ai.agent.name"]) == ("invoke_agent", "helper")
+    turns = collector.named("chat m")
+    (own,) = (turn for turn in turns if turn.parent_span_id == agent.span_id)
+    assert attributes(own)["gen_ai.usage.cache_read.input_tokens"] == 4
+    assert len(turns) == 3
+
+
+async def test_a_named_conversation_and_a_known_provider_are_told() -> None:
+    """A request of Responses that names its conversation has the id in its span."""
+    async with (
+        collecting() as collector,
+        RawUpstream(whole(b'{"id":"resp_1","object":"response"}')) as upstream,
+    ):
+        config = make_config(upstream.url, telemetry={"otlp_endpoint": collector.url}, allow=())
+        async with running(config) as proxy:
+            await proxy.ask(
+                {"model": "m", "input": "hi", "conversation": {"id": "conv_1"}}, path="/v1/responses"
+            )
+    (span,) = [span for span in collector.spans if span.kind == Span.SPAN_KIND_CLIENT]
+    about = attributes(span)
+    assert about["gen_ai.conversation.id"] == "conv_1"
+    assert (about["gen_ai.provider.name"], about["toolrelay.upstream"]) == ("default", "default")
+    assert _server_attributes("own", "https://api.openai.com/v1")["gen_ai.provider.name"] == "openai"

@@ -60,7 +60,8 @@ async def test_the_tool_as_it_is_loaded() -> None:
     assert spec.untrusted_output
     assert spec.egress
     assert "docs.example.com" in spec.description
-    assert list(spec.parameters["properties"]) == spec.parameters["required"] == ["url"]
+    assert list(spec.parameters["properties"]) == ["url", "max_characters"]
+    assert spec.parameters["required"] == ["url"]
     for arguments in ({}, {"url": ""}, {"url": "https://x/" + "y" * 2048}, {"url": 1}):
         with pytest.raises(ArgumentsInvalid):
             spec.validate(arguments)

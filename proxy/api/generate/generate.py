@@ -38,7 +38,7 @@ from proxy.relay.warming import warm_up
 from proxy.server.auth.principals import Principal
 from proxy.server.messages.body import check_counts
 from proxy.wires.approving.shown import ApprovalMessages, read_approvals
-from proxy.wires.registry.requests import background_of, continued_by
+from proxy.wires.registry.requests import background_of, continued_by, named_conversation
 from proxy.wires.wire import Wire
 
 _NAMED = b'"toolrelay'
@@ -121,6 +121,7 @@ class Generate:
             body = without_carried(wire, body)
         principal = self._request_reader.principal(context, body)
         context.facts.principal = principal.name
+        context.facts.conversation = named_conversation(body.payload)
         if context.caller.rights.isolated:
             await self._request_reader.check_rights(context, body, principal)
         options = request_options_of(context, history=self._history)

@@ -376,7 +376,7 @@ class Approvals(Decisions):
     async def _continue(self, turn: AgentTurn, resuming: Resuming, outcomes: ApprovalOutcomes) -> ToolResult:
         """Let an agent continue from a turn, or return the result that this already has.
 
-        A program whose process died meanwhile continues again: each of its own calls is made once in any case.
+        A program whose process died meanwhile continues again: each of its own calls is made once anyway.
         """
         approved = ContinuedCall(turn.invocation_id, turn.spec_digest)
         attempt = 0

@@ -1,6 +1,7 @@
 """Resolve references to items of the proxy's own responses, for upstreams that do not know these items."""
 
 import asyncio
+from collections.abc import Sequence
 
 import orjson
 
@@ -13,6 +14,8 @@ from proxy.wires.client_port import ClientRequest
 from proxy.wires.wire import Wire
 
 _MOST_RESPONSES = 256
+_MOST_BEFORE = 16
+"""How many responses of a chain are looked at for an image."""
 
 
 class ItemReferences:
@@ -42,6 +45,24 @@ class ItemReferences:
         records = [record for record in found if record is not None]
         written = wire.with_items(body.raw, request, [record.response for record in records])
         return Body(written, orjson.loads(written)), _untrusted(records)
+
+    async def images_before(
+        self, wire: Wire, response_id: str, caller: str, local: LocalResponses | None = None
+    ) -> Sequence[Sequence[str]]:
+        """Return the images that the newest response with any has made, as URLs: this one, or one before it.
+
+        Raise :class:`~proxy.base.errors.StoreError` if the record does not answer.
+        """
+        wanted: object = response_id
+        for _ in range(_MOST_BEFORE):
+            record = await self._find(wanted, caller, local) if isinstance(wanted, str) else None
+            if record is None:
+                break
+            response = orjson.loads(record.response)
+            if found := wire.shown_images({"input": response.get("output")}):
+                return found
+            wanted = response.get("previous_response_id")
+        return ()
 
     async def _find(
         self, response_id: str, caller: str, local: LocalResponses | None

@@ -9,9 +9,9 @@ from proxy.relay.routing.router import ServedUpstream
 from proxy.tools.images.maker import ImageOrder, MadeImage, OnPartialImage
 from proxy.upstreams.base import UpstreamRequest, UpstreamResponse
 from proxy.wires.openai.dialect import read_error
-from proxy.wires.openai.images import PATH, ImageReader, SentImage, generation_body
+from proxy.wires.openai.images import EDIT_PATH, PATH, ImageReader, SentImage, edit_body, generation_body
 
-_HEADERS: Final = (("Content-Type", "application/json"),)
+_JSON: Final = "application/json"
 _MAX_ERROR_BYTES: Final = 64 << 10
 _MOST_WORDS: Final = 300
 """Characters of an upstream's error that the model reads."""
@@ -35,8 +35,7 @@ class UpstreamImages:
             raise ToolFailure(
                 f"the upstream does not serve the model {named[:100]!r}", code="invalid_arguments"
             )
-        body = generation_body(order.prompt, model, order.fields, order.partial_images)
-        request = UpstreamRequest("POST", PATH, headers=_HEADERS, body=body, expect_stream=True)
+        request = _request(order, model)
         try:
             response = await ask(served, request)
             try:
@@ -45,6 +44,19 @@ class UpstreamImages:
                 await response.aclose()
         except (UpstreamError, FrameTooLarge) as error:
             raise ToolFailure(f"no image was made: {str(error)[:_MOST_WORDS]}") from None
+
+
+def _request(order: ImageOrder, model: str) -> UpstreamRequest:
+    asked = (order.prompt, model, order.fields, order.partial_images)
+    path, kind, body = PATH, _JSON, b""
+    if order.sources.images:
+        files = [(image.media_type, image.data) for image in order.sources.images]
+        mask = order.sources.mask
+        kind, body = edit_body(*asked, files, None if mask is None else (mask.media_type, mask.data))
+        path = EDIT_PATH
+    else:
+        body = generation_body(*asked)
+    return UpstreamRequest("POST", path, headers=(("Content-Type", kind),), body=body, expect_stream=True)
 
 
 async def _read(response: UpstreamResponse, order: ImageOrder, on_partial: OnPartialImage) -> MadeImage:

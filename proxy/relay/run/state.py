@@ -237,20 +237,31 @@ class TurnProgress(Struct):
         return wait_of([approval.id for approval in self.of_agents[index]])
 
 
+class Found(Struct):
+    """What calls of the provider's tools found in a run.
+
+    ``texts`` are those of searches and pages, whose addresses may be fetched; ``images`` were made, and are
+    data URLs.
+    """
+
+    texts: list[str] = []
+    images: Sequence[str] = ()
+
+
 class Outcome(Struct):
     """The outcome of a run.
 
     ``turns_told`` is the last turn that the observers know.  ``finish_reason`` is the one that the client
     got.  ``has_data_for_next_request`` says that the record gets data for the client's next request.
-    ``found`` are texts of searches and pages, whose addresses may be fetched.  ``failure`` is the message
-    with which the run failed.
+    ``found`` is what calls of the provider's tools found.  ``failure`` is the message with which the run
+    failed.
     """
 
     turns_told: int = 0
     finish_reason: str | None = None
     has_data_for_next_request: bool = False
     failure: str = ""
-    found: list[str] = []
+    found: Found = field(default_factory=Found)
     _earlier: set[str] = set()
     _reader: TurnReader | None = None
     _noted: Callable[[], TurnReader] | None = None

@@ -27,6 +27,7 @@ from proxy.relay.run.hosted.limits import (
     refused_calls,
     with_arguments,
 )
+from proxy.relay.run.hosted.sources import image_source
 from proxy.relay.run.job import Job
 from proxy.relay.run.keepalive import Notifier, with_keepalive
 from proxy.relay.run.parents import Parents, can_hold_turn, has_runs
@@ -60,6 +61,7 @@ class ToolCalls:
         self._runner = runner
         self._searches = searches
         self._approvals = memory.approvals
+        self._items = memory.items
         self._parents = parents
         self._approver = approver
         self._settings = settings
@@ -131,9 +133,12 @@ class ToolCalls:
             state.tools.effects = True
             self._idempotency.caused(job.continuity.repeat_key, job.tools.ledger)
         policy = self._offered_only(job, state, calls)
+        context = state.tools.context.at_turn(run.turn.number)
+        if state.tools.offer.shown.hosted:
+            context = structs.replace(context, images=image_source(job, state, self._items))
         work = self._runner.run_many(
             calls,
-            state.tools.context.at_turn(run.turn.number),
+            context,
             policy=policy,
             budget_s=run.seconds_left,
             parallel=self._settings.parallel,

@@ -42,9 +42,9 @@ from proxy.tools.contract.provider import CallContext
 from proxy.tools.contract.spec import ToolEffect
 from proxy.wires.wire import Wire
 
-AgentRunContext = Callable[[str, str], AbstractContextManager[None]]
-"""Makes a block in which events are counted and values are drawn as an agent's run; called with its id and
-model."""
+AgentRunContext = Callable[[str, str, str], AbstractContextManager[None]]
+"""Makes a block in which events are counted and values are drawn as an agent's run; called with its id, its
+model and the name of the agent."""
 
 _NARROWED_BYTES: Final = 16 << 20
 _REPORT_SHARE: Final = 0.2
@@ -208,7 +208,7 @@ class AgentRuns:
     async def _serve(self, agent: Agent, ask: Ask) -> None:
         """Plan and run an agent's request to its model; raise :class:`~proxy.base.errors.ToolFailure`."""
         run_id, model = ask.identity.run_id, str(ask.body.payload["model"])
-        with self._run_context(run_id, model):
+        with self._run_context(run_id, model, agent.name):
             try:
                 run = await self._runs.start(ask, _output)
                 await run.serve(agent=agent.name)

@@ -1,7 +1,8 @@
 """The models, upstreams and tools that each caller sees, computed once for all callers with the same
 rights."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
@@ -9,12 +10,13 @@ from typing import Final
 from msgspec import Struct, structs
 
 from proxy.base.caches import Derived
+from proxy.base.events import GENERATE_IMAGE
 from proxy.relay.routing.router import Router
 from proxy.rights.callers import Rights
 from proxy.tools.access.catalog import Catalog, Registry, Selection
 from proxy.tools.access.policy import Policy
 from proxy.tools.agents.agent import Agent, is_agent
-from proxy.tools.contract.bounds import ArgumentBound
+from proxy.tools.contract.bounds import MAX_PATTERN, ArgumentBound
 from proxy.tools.contract.spec import ToolEffect
 from proxy.wires.client_port import Trace
 
@@ -59,9 +61,23 @@ def narrowed_policy(policy: Policy, rights: Rights) -> Policy:
     )
     for setting, patterns in rights.tools:
         policy = policy.intersect(replace(unchanged, allow=patterns, settings=(setting, setting, setting)))
-    for setting, arguments in own_bounds(rights).items():
+    # Making an image asks a model, too: without one in its arguments, that of the operator.
+    of_models = [{GENERATE_IMAGE: {"model": _model_bound(patterns)}} for patterns in rights.models]
+    named = [*own_bounds(rights).items(), *(("the models of the key", bound) for bound in of_models)]
+    for setting, arguments in named:
         policy = policy.intersect(replace(unchanged, arguments=arguments, arguments_setting=setting))
     return policy
+
+
+def _model_bound(patterns: Sequence[str]) -> ArgumentBound:
+    """Return the bound of an argument that is empty or a model of these patterns.
+
+    Patterns that a bound cannot express allow nothing.
+    """
+    plain = [pattern for pattern in patterns if "[" not in pattern]
+    allowed = "|".join(re.escape(one).replace(r"\*", ".*").replace(r"\?", ".") for one in plain)
+    written = f"({allowed})?"
+    return ArgumentBound(pattern=written) if len(written) <= MAX_PATTERN else ArgumentBound(enum=("",))
 
 
 def own_bounds(rights: Rights) -> dict[str, dict[str, dict[str, ArgumentBound]]]:

@@ -95,6 +95,9 @@ def fetch_tool(hosts: Sequence[str], reader: PageReader) -> Callable[..., Any]:
         url: Annotated[
             Url, Field(description="Address of the page, with https://", min_length=1, max_length=_MAX_URL)
         ],
+        max_characters: Annotated[
+            int, Field(description="Most characters of its text", ge=1, le=_MAX_PAGE)
+        ] = _MAX_PAGE,
     ) -> dict[str, Any]:
         """Return ``{"url", "title", "content_type", "text"}``; ``url`` is where the page was found.
 
@@ -109,6 +112,7 @@ def fetch_tool(hosts: Sequence[str], reader: PageReader) -> Callable[..., Any]:
         title, text = None, page.text
         if page.content_type in _HTML:
             title, text = await reader.read(page.text)
+        text = text[:max_characters]
         return {"url": page.url, "title": title, "content_type": page.content_type, "text": text}
 
     return fetch_page

@@ -124,4 +124,7 @@ def _is_said(wanted: str, host: str, text: str, *, host_known: bool) -> bool:
     sign = tail.lstrip("/")
     if sign and (sign if len(sign) >= _SHORT else tail) in plain:
         return True
+    if tail not in ("", "/"):
+        # A search within a site names it; that does not tell the addresses of its pages.
+        plain = plain.replace(f"site:{host}", "")
     return not host_known and host in plain

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from proxy.base.errors import ToolRelayError
-from proxy.base.events import ToolProgress
+from proxy.base.events import ImageSource, ToolProgress
 from proxy.tools.contract.bounds import FetchBounds
 from proxy.tools.contract.capabilities import CacheControl, IdempotencyKey
 from proxy.tools.contract.spec import ToolSpec
@@ -46,7 +46,8 @@ class CallContext:
     ``max_result_bytes`` is the largest result that the model gets, ``max_image_bytes`` the limit for all of
     its images together. ``idempotency_key`` is the same for every try of this call and unique to this call;
     only a tool with effects, or one that takes the key, has one. ``fetches`` bounds the call's HTTP
-    requests. ``on_progress`` receives the call's progress; it is ``None`` if nothing listens. Calls that
+    requests. ``images`` gives images of the conversation; it is ``None`` if the tool may have none.
+    ``on_progress`` receives the call's progress; it is ``None`` if nothing listens. Calls that
     share one execution (see ``cache_ttl_s``) have the context of the first.
     """
 
@@ -58,6 +59,7 @@ class CallContext:
     max_image_bytes: int = 4 << 20
     idempotency_key: IdempotencyKey | None = None
     fetches: FetchBounds | None = field(default=None, repr=False, compare=False)
+    images: ImageSource | None = field(default=None, repr=False, compare=False)
     on_progress: Callable[[ToolProgress], None] | None = field(default=None, repr=False, compare=False)
     signals: CallSignals = field(default_factory=CallSignals, repr=False, compare=False)
 

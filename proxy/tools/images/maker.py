@@ -5,11 +5,13 @@ from typing import Any, Protocol
 
 from msgspec import Struct, field
 
+from proxy.base.events import SourceImages
+
 MOST_PARTIAL_IMAGES = 3
 
 
 class ImageOrder(Struct, frozen=True):
-    """An image to be made.
+    """An image to be made, from the images in ``sources`` if there are any.
 
     ``model`` is empty for the configured one. ``fields`` are further members of the request, such as
     ``size``. ``partial_images`` is how many images may come before it is complete. It may have at most
@@ -21,6 +23,7 @@ class ImageOrder(Struct, frozen=True):
     fields: Mapping[str, Any] = field(default_factory=dict)
     partial_images: int = 0
     most_bytes: int = 4 << 20
+    sources: SourceImages = SourceImages()
 
 
 class MadeImage(Struct, frozen=True):

@@ -145,6 +145,7 @@ class Executor:
             max_image_bytes=invocation.policy.max_image_bytes,
             idempotency_key=planned.idempotency_key,
             fetches=planned.fetches,
+            images=invocation.context.images,
             on_progress=None if invocation.on_progress is None else invocation.progressed,
         )
 

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from proxy.base.caches import text_bytes, value_bytes
-from proxy.base.events import ToolCall, ToolResult
+from proxy.base.events import ImageSource, ToolCall, ToolResult
 from proxy.records.background import Lease
 from proxy.records.rows import Limiter, join_sources
 from proxy.tools.access.catalog import Catalog
@@ -248,7 +248,8 @@ class RunContext(Struct, frozen=True):
     makes the next turn's context. ``limiter`` counts this caller's calls instead of the runner's own.
     ``key`` is the client key whose places for tools the call takes, since the end users of one key may be
     separate callers; if empty, the caller's own. ``catalog`` has the tools that the run was planned with;
-    ``None`` for those that are served at the time of the call. ``keeps`` allows that content is stored for
+    ``None`` for those that are served at the time of the call. ``images`` gives images of the conversation;
+    ``None`` if calls may have none. ``keeps`` allows that content is stored for
     other processes; a client may ask that none is.
     """
 
@@ -261,6 +262,7 @@ class RunContext(Struct, frozen=True):
     key: str = ""
     catalog: Catalog | None = None
     keeps: bool = False
+    images: ImageSource | None = None
 
     def at_turn(self, turn: int) -> "RunContext":
         """Return the context of another turn of the run; turns count from 1."""
@@ -274,6 +276,7 @@ class RunContext(Struct, frozen=True):
             self.key,
             self.catalog,
             self.keeps,
+            self.images,
         )
 
 

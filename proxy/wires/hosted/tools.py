@@ -79,7 +79,8 @@ class HostedTool(Struct, frozen=True):
     ``form`` shows its calls to the client; ``None`` if the dialect has no form for them.  ``bound`` are the
     arguments that it sets for each call (``None``: the tool's default, whatever the model wrote), ``limits``
     the fields that set them, and ``most`` is how many calls it allows (``None``: any number).  ``pages`` says
-    which pages a fetch may give.  ``beside`` is a tool that the same declaration brings, if that is served,
+    which pages a fetch may give.  ``mask`` is an image as a data URL, whose transparent areas are to be
+    changed in another.  ``beside`` is a tool that the same declaration brings, if that is served,
     too.  ``programs`` says what a declared tool that runs programs may call of the client.
     """
 
@@ -91,6 +92,7 @@ class HostedTool(Struct, frozen=True):
     limits: Mapping[str, str] = msgspec.field(default_factory=dict)
     most: int | None = None
     pages: PageRule | None = None
+    mask: str = ""
     beside: "HostedTool | None" = None
     programs: ClientPrograms | None = None
 

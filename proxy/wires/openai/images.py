@@ -1,11 +1,13 @@
-"""Image generation of OpenAI's API (``POST /images/generations``): its requests, replies and streams.
+"""Images of OpenAI's API (``POST /images/generations``, ``/images/edits``): requests, replies and streams.
 
-Sources: OpenAI's API reference, "Create image" and "Image streaming events"; the types of openai 3.57.0
-(``image_generate_params``, ``images_response``, ``image_gen_partial_image_event``,
-``image_gen_completed_event``).
+Sources: OpenAI's API reference, "Create image", "Create image edit" and "Image streaming events"; the types
+of openai 3.57.0 (``image_generate_params``, ``image_edit_params``, ``images_response``,
+``image_gen_partial_image_event``, ``image_gen_completed_event``, ``image_edit_completed_event``).  Its client
+names the field ``image[]`` where there are several images.
 """
 
-from collections.abc import Iterator, Mapping
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -16,6 +18,7 @@ from proxy.wires.openai.dialect import read_error
 from proxy.wires.stream.sse import CONTENT_TYPE, SSEParser
 
 PATH: Final = "/images/generations"
+EDIT_PATH: Final = "/images/edits"
 _OF_OPENAI: Final = ("gpt-image", "chatgpt-image")
 """The beginnings of the models that always answer in base64, and refuse ``response_format``."""
 _WORDS: Final = ("size", "quality", "background", "output_format")
@@ -27,8 +30,8 @@ _KINDS: Final = ("image_tokens", "text_tokens")
 _MOST_TOKENS: Final = 10**12
 _BESIDE_IMAGES: Final = 64 << 10
 """Bytes of a reply or an event beside its image."""
-_PARTIAL: Final = "image_generation.partial_image"
-_COMPLETED: Final = "image_generation.completed"
+_PARTIAL: Final = ("image_generation.partial_image", "image_edit.partial_image")
+_COMPLETED: Final = ("image_generation.completed", "image_edit.completed")
 _MOST_EVENTS: Final = 8
 """At most three partial images, the image itself, and an event that nobody knows."""
 
@@ -46,13 +49,51 @@ class SentImage(Struct, frozen=True):
 
 def generation_body(prompt: str, model: str, fields: Mapping[str, Any], partial_images: int) -> bytes:
     """Return the body of a request for one image, as a stream if there may be ``partial_images``."""
+    return orjson.dumps(_members(prompt, model, fields, partial_images))
+
+
+File = tuple[str, bytes]
+"""A file of a form: its media type and its bytes."""
+
+
+def edit_body(
+    prompt: str,
+    model: str,
+    fields: Mapping[str, Any],
+    partial_images: int,
+    images: Sequence[File],
+    mask: File | None = None,
+) -> tuple[str, bytes]:
+    """Return the content type and the body of a request for one image that is made from ``images``."""
+    boundary = secrets.token_hex(16)
+    parts = [
+        f'Content-Disposition: form-data; name="{name}"\r\n\r\n{_text(value)}'.encode()
+        for name, value in _members(prompt, model, fields, partial_images).items()
+    ]
+    name = "image" if len(images) == 1 else "image[]"
+    files = [(name, f"image{at}", file) for at, file in enumerate(images)]
+    for field, stem, (kind, data) in [*files, *([("mask", "mask", mask)] if mask is not None else [])]:
+        filename = f"{stem}.{kind.removeprefix('image/')}"
+        head = (
+            f'Content-Disposition: form-data; name="{field}"; filename="{filename}"\r\nContent-Type: {kind}'
+        )
+        parts.append(b"%b\r\n\r\n%b" % (head.encode(), data))
+    written = b"".join(b"--%b\r\n%b\r\n" % (boundary.encode(), part) for part in parts)
+    return f"multipart/form-data; boundary={boundary}", b"%b--%b--\r\n" % (written, boundary.encode())
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def _members(prompt: str, model: str, fields: Mapping[str, Any], partial_images: int) -> dict[str, Any]:
     body: dict[str, Any] = {"model": model} if model else {}
     body |= {"prompt": prompt, "n": 1, **fields}
     if not model.startswith(_OF_OPENAI):
         body["response_format"] = "b64_json"
     if partial_images:
         body |= {"stream": True, "partial_images": partial_images}
-    return orjson.dumps(body)
+    return body
 
 
 class ImageReader:
@@ -99,11 +140,11 @@ class ImageReader:
         kind, image = payload.get("type"), payload.get("b64_json")
         if kind == "error" or (kind is None and "error" in payload):
             raise UpstreamBroken(read_error(data).message or "the upstream could not make the image")
-        if not isinstance(image, str) or kind not in (_PARTIAL, _COMPLETED):
+        if not isinstance(image, str) or kind not in (*_PARTIAL, *_COMPLETED):
             return
         number = payload.get("partial_image_index")
-        partial = number if kind == _PARTIAL and type(number) is int and number >= 0 else 0
-        yield SentImage(image, _facts(payload), None if kind == _COMPLETED else partial)
+        partial = number if kind in _PARTIAL and type(number) is int and number >= 0 else 0
+        yield SentImage(image, _facts(payload), None if kind in _COMPLETED else partial)
 
 
 def _reply(reply: Mapping[str, Any]) -> Iterator[SentImage]:

@@ -124,3 +124,15 @@ def check_counted(payload: Mapping[str, Any]) -> None:
         if isinstance(options := payload.get(member), dict):
             check_names(options)
     check_switches(payload)
+
+
+def named_conversation(payload: Mapping[str, Any]) -> str:
+    """Return the id of the conversation that a request names, or an empty text.
+
+    Responses has ``conversation``, an id or an object with one (openai-python,
+    ``types/responses/response_create_params.py``); the other dialects have no such member.
+    """
+    named = payload.get("conversation")
+    if isinstance(named, dict):
+        named = named.get("id")
+    return named[:200] if isinstance(named, str) else ""

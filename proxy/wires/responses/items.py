@@ -63,7 +63,7 @@ _PREFIXES = {
 _NOT_OF_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_NAME = 64
 _OUR_RESPONSE = re.compile(r"resp_([0-9a-f]{48})")
-_ITEM_OF = re.compile(r"[a-z]+_([0-9a-f]{48})[0-9a-f]{8}")
+_ITEM_OF = re.compile(r"[a-z]+_(?:toolrelay_?)?([0-9a-f]{48})[0-9a-f]{4,8}")
 
 
 def mint_item_id(kind: object, response_id: str = "") -> str:
@@ -93,9 +93,29 @@ def is_reference(item: Mapping[str, Any]) -> bool:
     return kind == "item_reference" or (kind is None and item.get("role") is None and "content" not in item)
 
 
+def names_image(item: Mapping[str, Any]) -> bool:
+    """Return whether an item only names an image of the proxy's own, by its id.
+
+    OpenAI's guide "Image generation" does so by an ``image_generation_call`` without ``result``.
+    """
+    alone = is_reference(item) or (item.get("type") == "image_generation_call" and not item.get("result"))
+    return alone and str(item.get("id")).startswith(own_mark("ig"))
+
+
 def own_item_id(prefix: str) -> str:
     """Return an id for an item of the proxy's own, which the proxy recognizes when a client sends it back."""
     return own_mark(prefix) + replayable("own_item_id", lambda: secrets.token_hex(20))
+
+
+def own_item_id_within(prefix: str, response_id: str, number: int) -> str:
+    """Return such an id in which :func:`response_of` finds the id of a response of the proxy.
+
+    It has 64 characters, the most that providers accept.  With another ``response_id`` it is as any other.
+    """
+    ours = _OUR_RESPONSE.fullmatch(response_id)
+    if ours is None or number > 0xFFFF:
+        return own_item_id(prefix)
+    return f"{own_mark(prefix)}{ours[1]}{number:04x}"
 
 
 def own_mark(prefix: str) -> str:
@@ -367,7 +387,7 @@ def with_items(raw: bytes, asked: Sequence[Mapping[str, Any]], responses: Sequen
     }
     items = [
         orjson.dumps(known[str(item.get("id"))])
-        if is_reference(item) and str(item.get("id")) in known
+        if (is_reference(item) or names_image(item)) and str(item.get("id")) in known
         else kept
         for item, kept in zip(asked, elements(given), strict=True)
     ]

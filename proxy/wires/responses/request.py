@@ -25,6 +25,7 @@ from proxy.wires.responses.items import (
     is_reference,
     item_text,
     mint_item_id,
+    names_image,
     own_mark,
     sealed_turn,
 )
@@ -105,6 +106,11 @@ class ResponsesRequest(ClientRequest):
     @property
     def references(self) -> Sequence[str]:
         return [str(item.get("id")) for item in self.items if is_reference(item) and not is_ours(item)]
+
+    @property
+    def named_images(self) -> Sequence[str]:
+        """The ids of the proxy's own images that the client names and does not send."""
+        return [str(item.get("id")) for item in self.items if names_image(item)]
 
     @property
     def response_id(self) -> str:

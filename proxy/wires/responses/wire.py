@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import orjson
+from msgspec import structs
 
 from proxy.base.conversation import Message
 from proxy.wires.chosen import ShownTools
@@ -20,6 +21,7 @@ from proxy.wires.responses.crossing.to_upstream import body_of
 from proxy.wires.responses.dialect import RESPONSES
 from proxy.wires.responses.items import response_of, turn_items, with_items, without_sealed_turns
 from proxy.wires.responses.own_items.hosted import hosted_tools, spoken
+from proxy.wires.responses.own_items.images import ImageForm, shown_images
 from proxy.wires.responses.own_items.outputs import masked_item
 from proxy.wires.responses.own_items.shown import opening_items
 from proxy.wires.responses.own_items.signing import ItemSigner
@@ -49,6 +51,7 @@ class ResponsesWire(Wire):
     approvals = RESPONSES_APPROVALS
     as_functions = staticmethod(as_functions)
     hosted_tools = staticmethod(hosted_tools)
+    shown_images = staticmethod(shown_images)
     spoken = staticmethod(spoken)
     with_search = staticmethod(with_search)
     items_with_tools = staticmethod(items_with_tools)
@@ -86,7 +89,8 @@ class ResponsesWire(Wire):
         return ResponsesTurnEncoder(request.model, asked.asked, asked.response_id)
 
     def referred(self, request: ClientRequest) -> Mapping[str, str]:
-        return {item_id: response_of(item_id) for item_id in request.references}
+        asked = cast(ResponsesRequest, request)
+        return {item_id: response_of(item_id) for item_id in (*asked.references, *asked.named_images)}
 
     def with_items(self, raw: bytes, request: ClientRequest, responses: Sequence[bytes]) -> bytes:
         return with_items(raw, cast(ResponsesRequest, request).items, responses)
@@ -128,6 +132,8 @@ class ResponsesWire(Wire):
         else:
             lists = []
         signer = ItemSigner(self._key, view.caller)
+        if any(isinstance(form, ImageForm) for form in view.shown.forms.values()):
+            view = structs.replace(view, shown=_within(view.shown, asked.response_id))
         kind = ResponsesStreamWriter if asked.stream else ResponsesReplyWriter
         return kind(
             view,
@@ -138,6 +144,15 @@ class ResponsesWire(Wire):
             last_text_only=asked.wants_json,
             first=opening_items(lists, view.approved, view.shown, signer),
         )
+
+
+def _within(shown: ShownTools, response_id: str) -> ShownTools:
+    """Return the same; items with images get ids in which the record finds their response."""
+    forms = {
+        name: form.within(response_id) if isinstance(form, ImageForm) else form
+        for name, form in shown.forms.items()
+    }
+    return structs.replace(shown, forms=forms)
 
 
 def _named(name: str) -> dict[str, Any]:

@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 from provider_models import FETCHING, SEARCH, RecordedPages, serving_models
 
+from proxy.base.events import ToolResult
+from proxy.relay.run.hosted.limits import limited_later
 from proxy.tools.contract.capabilities import TextPage
+from proxy.wires.anthropic.hosted.tools import FetchForm
+from proxy.wires.hosted.tools import web_fetch
 
 MESSAGES = "/v1/messages"
 RESPONSES = "/v1/responses"
@@ -144,6 +148,34 @@ async def test_the_most_of_a_page() -> None:
     assert json.loads(read)["text"] == "x" * 1000
     block = next(one for one in answer.json["content"] if one["type"] == "web_fetch_tool_result")
     assert block["content"]["content"]["source"]["data"] == "x" * 1000
+
+
+async def test_the_most_of_a_page_that_is_read_on() -> None:
+    """What the model reads on of a page is bounded by max_content_tokens, too."""
+    pages = {PAGE: "".join(f"{number:07} " for number in range(50_000))}
+    calls = {"web_fetch": {"url": PAGE, "max_characters": 400_000}}
+    async with serving_models(calls, native=(), hosts_search=True, pages=pages) as (proxy, models):
+        model = models["gpt-4o-mini"]
+        question = asked({**FETCH, "max_content_tokens": 20_000})
+        await proxy.ask(question, HEADERS, path=MESSAGES)
+        (handle,) = re.findall(r"res_[0-9a-f]{32}", model.results[0])
+        model.then = [{"core__read_result": {"handle": handle, "offset": 79_000}}]
+        await proxy.ask(question, HEADERS, path=MESSAGES)
+        last = model.results[-1]
+    assert "this is the end" in last
+    assert "0009999" in last
+    assert "0010000" not in last
+
+
+def test_a_page_of_another_tool_that_could_be_read_on() -> None:
+    """Where the tool cannot bound a page, its beginning alone is given, without words on how to read on."""
+    tool = web_fetch("tools[0]", {}, FetchForm(cites=False), most_tokens=5)
+    note = '\n[toolrelay: the result was 9 bytes; To read on call core__read_result with handle "res_1"]\n'
+    for given, left in (({"url": PAGE}, "The beginning"), ({"url": PAGE, "max_characters": 20}, None)):
+        content = f"The beginning{note}the end"
+        result = ToolResult("c", True, content, truncated=True, arguments_redacted=given)
+        limited = limited_later([(tool, "mcp__s__x")], "mcp__s__x", result).content
+        assert limited == (content[:20] if left is None else left)
 
 
 class Redirected(RecordedPages):

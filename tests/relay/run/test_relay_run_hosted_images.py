@@ -172,9 +172,11 @@ async def test_an_image_that_is_too_large() -> None:
         ("moderation", "off"),
         ("model", ""),
         ("model", ["gpt-image-2"]),
-        ("action", "edit"),
+        ("action", "draw"),
         ("input_image_mask", {"file_id": "file-1"}),
-        ("input_fidelity", "high"),
+        ("input_image_mask", {"image_url": "https://images.example/mask.png"}),
+        ("input_image_mask", "mask"),
+        ("input_fidelity", "best"),
         ("svg", {}),
         ("sharpness", 1),
     ],
@@ -186,6 +188,7 @@ async def test_odd_declarations(field: str, value: Any) -> None:
         assert not models["gpt-4o-mini"].asked
     assert answer.status == 400
     assert answer.error["param"] == f"tools[0].{field}"
+    assert f"tools[0].{field}" in answer.error["message"]
 
 
 async def test_it_is_offered_to_nobody_else() -> None:

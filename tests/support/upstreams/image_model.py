@@ -1,10 +1,13 @@
-"""A strict double of OpenAI's ``/images/generations`` for its GPT image models.
+"""A strict double of OpenAI's ``/images/generations`` and ``/images/edits`` for its GPT image models.
 
-It refuses what the API refuses. Sources: OpenAI's API reference, "Create image"; ``ImageGenerateParams`` of
-openai 3.57.0 (which fields there are, their values, and which of them exclude each other).
+It refuses what the API refuses. Sources: OpenAI's API reference, "Create image" and "Create image edit";
+``ImageGenerateParams`` and ``ImageEditParams`` of openai 3.57.0 (which fields there are, their values, and
+which of them exclude each other; how many images there may be, and their types).
 """
 
 import base64
+import email
+import email.message
 import json
 import struct
 import zlib
@@ -29,6 +32,8 @@ _CHOICES: Mapping[str, tuple[Any, ...]] = {
 }
 _RANGES = {"n": (1, 10), "output_compression": (0, 100), "partial_images": (0, 3)}
 _OTHERS = {"model", "prompt", "size", "user", "safety_identifier"}
+_EDITED = "image/png", "image/jpeg", "image/webp"
+EDIT_USAGE: Mapping[str, Any] = {**USAGE, "input_tokens_details": {"image_tokens": 4, "text_tokens": 6}}
 
 
 def png(shade: int) -> str:
@@ -46,6 +51,56 @@ IMAGE = png(255)
 PARTIAL = (png(0), png(100), png(200))
 
 
+Refusal = tuple[str, str, str]
+"""Message, parameter and code."""
+
+
+class Edit:
+    """A request for an edit: its ``fields``, its ``images`` as data URLs, and the ``mask``."""
+
+    def __init__(self, asked: Asked) -> None:
+        kind = next(value for name, value in asked.headers if name.lower() == "content-type")
+        parsed = email.message_from_bytes(b"Content-Type: %b\r\n\r\n%b" % (kind.encode(), asked.body))
+        assert parsed.get_content_type() == "multipart/form-data"
+        self.fields: dict[str, Any] = {}
+        self.images: list[str] = []
+        self.mask = ""
+        self._types: set[str] = set()
+        self._names: set[str] = set()
+        for part in parsed.get_payload():
+            assert isinstance(part, email.message.Message)
+            name = str(part.get_param("name", header="Content-Disposition"))
+            data = part.get_payload(decode=True)
+            assert isinstance(data, bytes)
+            if part.get_filename() is None:
+                self.fields[name] = data.decode()
+                continue
+            url = f"data:{part.get_content_type()};base64,{base64.b64encode(data).decode()}"
+            self._types.add(part.get_content_type())
+            if name == "mask":
+                self.mask = url
+            else:
+                self._names.add(name)
+                self.images.append(url)
+        for name in ("n", "output_compression", "partial_images", "stream"):
+            if name in self.fields:
+                self.fields[name] = json.loads(self.fields[name])
+
+    def refusal(self) -> Refusal | None:
+        """Return what is wrong with the request."""
+        wanted = {"image"} if len(self.images) == 1 else {"image[]"}
+        if not self.images or len(self.images) > 16 or self._names != wanted:
+            return "Invalid 'image'.", "image", "invalid_value"
+        if not self._types <= set(_EDITED) or (self.mask and not self.mask.startswith("data:image/png")):
+            return "Invalid image file or mode.", "image", "invalid_image_file"
+        if self.fields.get("input_fidelity", "low") not in ("low", "high"):
+            return "Invalid 'input_fidelity'.", "input_fidelity", "invalid_value"
+        if "moderation" in self.fields:
+            return "Unknown parameter: 'moderation'.", "moderation", "unknown_parameter"
+        rest = {name: value for name, value in self.fields.items() if name != "input_fidelity"}
+        return next(_refusals(rest), None)
+
+
 class ImageModel(Scripted):
     """The upstream. ``fails`` is an answer that it gives to every request in place of an image."""
 
@@ -56,30 +111,40 @@ class ImageModel(Scripted):
         super().__init__(self._say)
         self._fails = fails
         self._image = image
+        self.edited: list[Edit] = []
 
     def _say(self, asked: Asked) -> Given:
-        assert (asked.method, asked.path, asked.rooted) == ("POST", "/images/generations", False)
-        if refusal := next(_refusals(asked.payload), None):
+        assert (asked.method, asked.rooted) == ("POST", False)
+        assert asked.path in ("/images/generations", "/images/edits")
+        if asked.path == "/images/edits":
+            self.edited.append(edit := Edit(asked))
+            return self._made(edit.fields, edit.refusal(), "image_edit", EDIT_USAGE)
+        return self._made(asked.payload, next(_refusals(asked.payload), None), "image_generation", USAGE)
+
+    def _made(
+        self, payload: Mapping[str, Any], refusal: Refusal | None, family: str, usage: Mapping[str, Any]
+    ) -> Given:
+        if refusal:
             message, param, code = refusal
             error = {"message": message, "type": "invalid_request_error", "param": param, "code": code}
             return Given(json.dumps({"error": error}).encode(), 400)
         if self._fails is not None:
             return self._fails
-        size, quality = asked.payload.get("size", "auto"), asked.payload.get("quality", "auto")
+        size, quality = payload.get("size", "auto"), payload.get("quality", "auto")
         facts = {
             "background": "opaque",
             "output_format": "png",
             "quality": "medium" if quality == "auto" else quality,
             "size": "1024x1024" if size == "auto" else size,
         }
-        if not asked.payload.get("stream"):
-            reply = {"created": 1790000000, "data": [{"b64_json": self._image}], "usage": USAGE, **facts}
+        if not payload.get("stream"):
+            reply = {"created": 1790000000, "data": [{"b64_json": self._image}], "usage": usage, **facts}
             return Given(json.dumps(reply).encode())
         events = [
-            ("image_generation.partial_image", {"b64_json": image, "partial_image_index": at})
-            for at, image in enumerate(PARTIAL[: asked.payload.get("partial_images", 0)])
+            (f"{family}.partial_image", {"b64_json": image, "partial_image_index": at})
+            for at, image in enumerate(PARTIAL[: payload.get("partial_images", 0)])
         ]
-        events.append(("image_generation.completed", {"b64_json": self._image, "usage": USAGE}))
+        events.append((f"{family}.completed", {"b64_json": self._image, "usage": usage}))
         written = [
             (kind, json.dumps({"type": kind, **more, "created_at": 1790000000, **facts}))
             for kind, more in events
@@ -91,8 +156,8 @@ class ImageModel(Scripted):
         """The proxy closes it when it ends."""
 
 
-def _refusals(body: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield what is wrong with a request: message, parameter and code."""
+def _refusals(body: Mapping[str, Any]) -> Iterator[Refusal]:
+    """Yield what is wrong with a request."""
     for name in body.keys() - _CHOICES.keys() - _RANGES.keys() - _OTHERS:
         yield f"Unknown parameter: '{name}'.", name, "unknown_parameter"
     for name in ("prompt", "model"):

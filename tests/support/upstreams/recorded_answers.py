@@ -14,7 +14,7 @@ from proxy.upstreams.base import PulledResponse, UpstreamRequest
 
 @dataclass(frozen=True)
 class Asked:
-    """A request as the upstream got it; ``payload`` is empty if the body is empty.
+    """A request as the upstream got it; ``payload`` is empty if the ``body`` is empty, or no JSON.
 
     ``rooted`` says that the path does not stand below the upstream's ``/v1``.
     """
@@ -24,6 +24,7 @@ class Asked:
     headers: Headers
     payload: dict[str, Any]
     rooted: bool = False
+    body: bytes = b""
 
 
 @dataclass
@@ -79,8 +80,9 @@ class Scripted:
 
     async def open(self, request: UpstreamRequest) -> _Response:
         body = request.body if isinstance(request.body, bytes) and request.body else b"{}"
-        said = orjson.loads(body)
-        self.asked.append(Asked(request.method, request.path, request.headers, said, request.rooted))
+        said = orjson.loads(body) if body[:1] != b"-" else {}
+        asked = Asked(request.method, request.path, request.headers, said, request.rooted, body)
+        self.asked.append(asked)
         headers = [*ADDED_BY_HTTP, *request.headers]
         if refused := refusal_now(request.method, request.path, headers, body, self.provider):
             return _Response(Given(refused.data, refused.status))

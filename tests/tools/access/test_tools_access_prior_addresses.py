@@ -86,12 +86,23 @@ ECHO = f"cannot open {PAGE}"
         ([("model", "NOTES.example"), ("result", ECHO)], False),
         ([("result", "https://notes.example/"), ("model", "notes.example"), ("result", ECHO)], True),
         ([("result", ECHO), ("model", PAGE)], True),
+        # A search within a site names it, and not its pages.
+        ([("model", '{"query": "rivers site:notes.example"}'), ("result", ECHO)], True),
+        ([("model", "site:notes.example, notes.example"), ("result", ECHO)], False),
+        ([("model", "site:notes.example/rivers?of=Berlin&n=1"), ("result", ECHO)], False),
         ([("model", "I look for rivers."), ("result", ECHO)], True),
     ],
 )
 def test_who_mentioned_it(conversation: list[Spoken], known: bool) -> None:
     """What the model wrote does not count, nor a result that may only repeat it."""
     assert occurred(PAGE, conversation) is known
+
+
+def test_a_site_that_only_the_model_has_named() -> None:
+    """A page of a site whose name the model may have made up is known; the site's own address is not."""
+    host = "https://tulip-4711.example/"
+    said: list[Spoken] = [("model", "site:tulip-4711.example"), ("result", f"Nothing at {host}")]
+    assert not occurred(host, said)
 
 
 def test_a_long_conversation() -> None:

@@ -19,6 +19,8 @@ import structlog
 
 from proxy.base.errors import ConfigError, ToolRelayError
 from proxy.commands.printing import say, say_error
+from proxy.commands.serve.notify import STOPPING as STATE_STOPPING
+from proxy.commands.serve.notify import notify_manager
 from proxy.commands.serve.signals import STOPPING, Signals, first_of, has_terminal, on_signals
 from proxy.commands.serve.supervisor.broadcast import Broadcast
 from proxy.commands.serve.supervisor.children import Child, Children
@@ -109,6 +111,7 @@ class Supervisor:
                     self._auth = _auth_line(lines)
                     started(lines)
                 await self._keep_up()
+                notify_manager(STATE_STOPPING)
                 self._say(f"stopping: open streams have {self.plan.drain_s:g} s to end")
             finally:
                 await self._end()

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from proxy.base.errors import ToolRelayError
 from proxy.commands.printing import say, say_faults
+from proxy.commands.serve.notify import READY, notify_manager
 from proxy.commands.serve.port_holders import SUPERVISOR, set_process_name
 from proxy.commands.serve.supervisor.plan import Handover, read_handover
 from proxy.commands.serve.supervisor.spawning import SIGNALS_HELD
@@ -52,6 +53,7 @@ async def _supervise(handover: Handover) -> None:
 
     def started(lines: Sequence[str]) -> None:
         workers = supervisor.plan.workers
+        notify_manager(READY)
         with contextlib.suppress(OSError):
             say(*lines, *([f"workers: {workers}"] if workers > 1 else []))
         if handover.reload:

@@ -9,6 +9,7 @@ import orjson
 from proxy.base.events import ToolCall, ToolResult
 from proxy.json.in_thread import in_thread
 from proxy.relay.run.hosted.limits import declared_tool
+from proxy.relay.run.hosted.sources import note_images
 from proxy.relay.run.job import Job
 from proxy.relay.run.state import State
 from proxy.tools.access.prior_addresses import repeats
@@ -50,7 +51,10 @@ def note_found(job: Job, state: State, made: Iterable[tuple[ToolCall, ToolResult
     for call, result in made:
         noted.append(result)
         tool = declared_tool(state, call)
-        if tool is None or tool.kind == "image_generation" or not result.ok:
+        if tool is None or not result.ok:
+            continue
+        if tool.kind == "image_generation":
+            note_images(state, result)
             continue
         pages = (
             [fetched_page(result, url_of(result.arguments_redacted))] if tool.pages else found_pages(result)
@@ -59,10 +63,10 @@ def note_found(job: Job, state: State, made: Iterable[tuple[ToolCall, ToolResult
             noted[-1] = numbered(result, port.cite(pages, job.upstream.editor.history))
         # What is no list of pages may only repeat what the model wrote, and so may an address in one.
         if fetches and tool.pages is not None:
-            state.outcome.found += [page.text for page in pages]
+            state.outcome.found.texts += [page.text for page in pages]
         elif fetches and is_list_of_pages(result):
             written = _written(call)
-            state.outcome.found += [page.url for page in pages if not repeats(written, page.url)]
+            state.outcome.found.texts += [page.url for page in pages if not repeats(written, page.url)]
     return noted
 
 

@@ -6,14 +6,14 @@ searched only when such a call comes.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from msgspec.structs import replace
 from yarl import URL
 
 from proxy.base.errors import ToolErrorCode
-from proxy.base.events import ToolCall, ToolResult
+from proxy.base.events import MIDDLE_LEFT_OUT, ToolCall, ToolResult
 from proxy.json.in_thread import in_thread
 from proxy.relay.run.job import Job
 from proxy.relay.run.run import failed_result
@@ -25,6 +25,8 @@ from proxy.tools.contract.schemas.url_argument import canonical_url
 from proxy.tools.contract.spec import ToolSpec
 from proxy.wires.hosted.tools import URL_ARGUMENTS, HostedTool, PageRule, url_of
 
+_MOST: Final = "max_characters"
+"""The argument by which a fetch bounds the text of a page, also of the part that is read later."""
 _NOT_KNOWN: Final = (
     "Not fetched: this address has not occurred in the conversation. Fetch an address exactly as a message "
     "or a result has it, or find it by a search first."
@@ -75,13 +77,18 @@ def is_used_up(state: State, call: ToolCall) -> bool:
 def bound_arguments(tool: HostedTool, call: ToolCall, spec: ToolSpec) -> str:
     """Return the arguments of a call with those that its declaration sets.
 
-    A fetch gets nothing but its address, in its canonical spelling: other arguments could carry data out.
+    A fetch gets nothing but its address, in its canonical spelling, and the most characters that it may give:
+    other arguments could carry data out.
     """
     properties = spec.parameters.get("properties", {})
     if tool.pages is None:
         return tool.arguments(call.arguments, properties)
     taken = next(name for name in URL_ARGUMENTS if name in properties)
-    return orjson.dumps({taken: _wanted(call) or ""}).decode()
+    arguments: dict[str, Any] = {taken: _wanted(call) or ""}
+    if tool.pages.most_characters is not None and (known := properties.get(_MOST)) is not None:
+        most = tool.pages.most_characters
+        arguments[_MOST] = min(most, known.get("maximum", most))
+    return orjson.dumps(arguments).decode()
 
 
 def limited(state: State, call: ToolCall, result: ToolResult) -> ToolResult:
@@ -112,8 +119,13 @@ def _within(tool: HostedTool, result: ToolResult) -> ToolResult:
             milliseconds=result.milliseconds,
             cost=result.cost,
         )
-    most = tool.pages.most_characters
-    if most is None or len(result.content) <= most:
+    most, given = tool.pages.most_characters, result.arguments_redacted
+    if most is None:
+        return result
+    if result.truncated and not (isinstance(given, dict) and _MOST in given):
+        # What can be read on would not be bounded.
+        return replace(result, content=result.content.partition(MIDDLE_LEFT_OUT)[0][:most])
+    if len(result.content) <= most:
         return result
     if isinstance(content, dict) and isinstance(text := content.get("text"), str):
         return replace(result, content=orjson.dumps({**content, "text": text[:most]}).decode())
@@ -164,7 +176,7 @@ def _is_at(hosts: Sequence[str], address: str) -> bool:
 def _was_found(state: State, address: str) -> bool:
     """Return whether a search or a page of this run has an address."""
     read: set[str] = set()
-    return any(mentions(text, address, read=read) for text in state.outcome.found)
+    return any(mentions(text, address, read=read) for text in state.outcome.found.texts)
 
 
 def _refused_fetches(job: Job, state: State, wanted: Sequence[tuple[ToolCall, PageRule]]) -> list[ToolResult]:

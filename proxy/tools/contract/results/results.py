@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from proxy.base.errors import ToolFailure
-from proxy.base.events import ResultImage
+from proxy.base.events import MIDDLE_LEFT_OUT, ResultImage
 from proxy.tools.contract.arguments import MAX_DEPTH, plain_kind, utf8_length
 from proxy.tools.contract.results.images import Image, ImageBounds, check_images, note_bytes
 from proxy.tools.contract.results.paging import READ_RESULT
@@ -208,10 +208,10 @@ def _is_iterator(value: Any) -> bool:
 
 def _cut(text: str, size: int, max_bytes: int, handle: str | None = None) -> str:
     """Return the head and the tail of a text that is too long, with a note for the model between them."""
-    note = f"\n[toolrelay: the result was {size} bytes; its middle was left out here]\n"
+    note = f"{MIDDLE_LEFT_OUT}{size} bytes; its middle was left out here]\n"
     if handle is not None:
         note = (
-            f"\n[toolrelay: the result was {size} bytes; its middle was left out here. To read on call "
+            f"{MIDDLE_LEFT_OUT}{size} bytes; its middle was left out here. To read on call "
             f'{READ_RESULT} with handle "{handle}" and offset OFFSET]\n'
         )
     room = max(max_bytes - len(note), 0)

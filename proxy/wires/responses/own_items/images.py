@@ -4,8 +4,9 @@ Sources: OpenAI's API reference, "Create a model response" and "Streaming events
 generation"; the types of openai 3.57.0. The order of the events is that of its recorded streams.
 """
 
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from proxy.base.errors import RequestError
@@ -13,7 +14,8 @@ from proxy.base.events import ToolCall, ToolProgress, ToolResult
 from proxy.wires.hosted.forms import CallForm
 from proxy.wires.hosted.tools import HostedTool
 from proxy.wires.openai.images import image_usage
-from proxy.wires.responses.items import own_item_id
+from proxy.wires.responses.items import own_item_id_within
+from proxy.wires.responses.own_items.outputs import image_message
 
 Item = dict[str, Any]
 
@@ -23,7 +25,8 @@ MOST_STORED: Final = 8 << 20
 _SIZE: Final = re.compile(r"auto|[1-9]\d{1,4}x[1-9]\d{1,4}")
 _LONGEST_MODEL: Final = 200
 _CHOICES: Final[Mapping[str, Sequence[Any]]] = {
-    "action": ("generate", "auto"),
+    "action": ("generate", "edit", "auto"),
+    "input_fidelity": ("low", "high"),
     "quality": ("low", "medium", "high", "xhigh", "max", "auto"),
     "background": ("transparent", "opaque", "auto"),
     "output_format": ("png", "webp", "jpeg"),
@@ -32,11 +35,12 @@ _CHOICES: Final[Mapping[str, Sequence[Any]]] = {
 _RANGES: Final[Mapping[str, tuple[int, int]]] = {"output_compression": (0, 100), "partial_images": (0, 3)}
 _OF_THE_MODEL: Final = ("size", "background")
 """What the model may choose if the declaration does not."""
-_SET: Final = ("quality", "output_format", "output_compression", "moderation", "model")
-"""What only the declaration sets."""
-_UNSERVED: Final = (
-    *("complexity", "frame_count", "frame_duration_ms", "input_fidelity", "input_image_mask", "svg"),
+_SET: Final = (
+    *("quality", "output_format", "output_compression", "moderation", "model", "action", "input_fidelity"),
 )
+"""What only the declaration sets."""
+_UNSERVED: Final = ("complexity", "frame_count", "frame_duration_ms", "svg")
+_MASK: Final = "input_image_mask"
 _WORDS: Final = ("size", "quality", "background", "revised_prompt")
 
 
@@ -46,13 +50,46 @@ def image_generation(at: str, tool: Mapping[str, Any], *, streams: bool) -> Host
     Partial images come only if the client ``streams``.
     """
     given = {name: value for name, value in tool.items() if value is not None and name != "type"}
+    mask = _mask(f"{at}.{_MASK}", given.pop(_MASK, None))
     for name, value in given.items():
         _check(f"{at}.{name}", name, value)
     bound: dict[str, Any] = {name: given[name] for name in _OF_THE_MODEL if given.get(name, "auto") != "auto"}
     bound |= {name: given.get(name) for name in _SET}
     limits = {name: f"{at}.{name}" for name in bound if given.get(name, "auto") != "auto"}
     bound["partial_images"] = given.get("partial_images") or None if streams else None
-    return HostedTool("image_generation", at, tool, ImageForm(), bound, limits)
+    if mask:
+        limits["edit_images"] = f"{at}.{_MASK}"
+    return HostedTool("image_generation", at, tool, ImageForm(), bound, limits, mask=mask)
+
+
+def _mask(field: str, value: Any) -> str:
+    """Return the mask of a declaration as a data URL; ``""`` for none.  A file of the provider's is refused:
+    the proxy cannot read it."""
+    url = value.get("image_url") if isinstance(value, dict) else None
+    if value is not None and not (isinstance(url, str) and url.startswith("data:image/png;base64,")):
+        raise RequestError(
+            400, f"{field}.image_url must be a PNG as a data URL (data:image/png;base64,…).", param=field
+        )
+    return url or ""
+
+
+def shown_images(payload: Mapping[str, Any]) -> list[list[str]]:
+    """Return the images in the input of a request as URLs, those of one item together, in their order."""
+    given = payload.get("input")
+    found = (list(_images_in(item)) for item in (given if isinstance(given, list) else ()))
+    return [images for images in found if images]
+
+
+def _images_in(item: Any) -> Iterator[str]:
+    if not isinstance(item, dict):
+        return
+    if (message := image_message(item)) is not None:
+        item = message
+    for holder in (item.get("content"), item.get("output")):
+        for part in holder if isinstance(holder, list) else ():
+            url = part.get("image_url") if isinstance(part, dict) else None
+            if isinstance(url, str) and part.get("type") == "input_image":
+                yield url
 
 
 def _check(field: str, name: str, value: Any) -> None:
@@ -69,19 +106,31 @@ def _check(field: str, name: str, value: Any) -> None:
         wanted = f"must be a name of at most {_LONGEST_MODEL} characters"
     else:
         known = name in _UNSERVED
-        fits, wanted = False, "cannot be applied: this proxy makes new images from words" if known else ""
+        fits, wanted = False, "cannot be applied by this proxy. Leave it out" if known else ""
     if not fits:
         said = f"{field} {wanted}." if wanted else f"Unknown parameter: '{field}'."
         raise RequestError(400, said, param=field)
 
 
 class ImageForm(CallForm):
-    """Shows the images that calls make, which the model does not get."""
+    """Shows the images that calls make, which the model does not get.
+
+    If the proxy chose the ``response_id``, an image is found in the record by its item's id alone.
+    """
 
     shows_images = True
 
+    def __init__(self, response_id: str = "") -> None:
+        self._response_id = response_id
+        self._made = itertools.count()
+
+    def within(self, response_id: str) -> "ImageForm":
+        """Return the form for the items of one response."""
+        return ImageForm(response_id)
+
     def begun(self, call: ToolCall, arguments: Any) -> Item:
-        return {"id": own_item_id("ig"), "type": CALL, "status": "in_progress"}
+        item_id = own_item_id_within("ig", self._response_id, next(self._made))
+        return {"id": item_id, "type": CALL, "status": "in_progress"}
 
     def progressed(self, progress: ToolProgress) -> Sequence[Item]:
         if progress.image is None:
@@ -110,7 +159,8 @@ class ImageForm(CallForm):
         facts = result.redacted if isinstance(result.redacted, dict) else {}
         words = {name: facts[name] for name in _WORDS if isinstance(facts.get(name), str)}
         form = image.media_type.removeprefix("image/")
-        made = {"action": "generate", **words, "output_format": form, "result": _base64(image.url)}
+        action = "edit" if facts.get("action") == "edit" else "generate"
+        made = {"action": action, **words, "output_format": form, "result": _base64(image.url)}
         return [{**item, "status": "completed", **made}]
 
     def usage(self, result: ToolResult) -> dict[str, Any]:
