@@ -50,10 +50,16 @@ from proxy.relay.memory.hidden.agent_turns import AgentCall, AgentTurn, AgentTur
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
 from proxy.tools.agents.agent import is_agent
-from proxy.tools.running.effects import UNKNOWN_END
 from proxy.tools.running.granted import GrantedCall
 from proxy.tools.running.ledger import RunContext, RunLedger
-from proxy.tools.running.plan import ApprovedCall, ContinuedCall, PlannedCall, Refusal, digest_of
+from proxy.tools.running.plan import (
+    UNKNOWN_END,
+    ApprovedCall,
+    ContinuedCall,
+    PlannedCall,
+    Refusal,
+    digest_of,
+)
 from proxy.tools.running.runner import Runner
 
 _MOST_TRIES: Final = 8
