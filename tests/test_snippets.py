@@ -117,12 +117,13 @@ def test_it_is_yaml(snippet: Snippet) -> None:
 def test_nginx_takes_it(snippet: Snippet, tmp_path: Path) -> None:
     """nginx accepts each snippet for it."""
     program = _found("nginx")
+    servers = snippet.text if snippet.text.startswith("upstream ") else ""
     (tmp_path / "nginx.conf").write_text(
         f"pid {tmp_path}/pid; error_log stderr; events {{}} http {{ access_log off;\n"
         "map $http_upgrade $connection_upgrade { default upgrade; '' ''; }\n"
         + "".join(f"{kind}_temp_path {tmp_path}/{kind};\n" for kind in ("proxy", "fastcgi", "uwsgi", "scgi"))
         + f"client_body_temp_path {tmp_path}/body;\n"
-        f"server {{ listen unix:{tmp_path}/socket;\n{snippet.text}}} }}\n"
+        f"{servers}server {{ listen unix:{tmp_path}/socket;\n{'' if servers else snippet.text}}} }}\n"
     )
     command = [program, "-t", "-q", "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")]
     subprocess.run(command, check=True, timeout=PATIENCE_S)

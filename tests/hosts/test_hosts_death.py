@@ -24,7 +24,7 @@ from waiting import until
 
 pytest.importorskip("asyncpg")
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 TOOLS = '''
 import asyncio

@@ -9,7 +9,7 @@ import pytest
 from agents_rig import Asked, Models, Turn
 from client_keys import ALICE, bearer, declared
 from documents import DOCS
-from front_proxies import haproxy
+from front_proxies import haproxy, nginx
 from named_tests import cells_of
 from raw_upstream import RawUpstream
 from running_proxy import Proxy, make_config, running
@@ -17,6 +17,8 @@ from running_proxy import Proxy, make_config, running
 PAGE = (DOCS / "how-to" / "several-hosts.md").read_text("utf-8")
 TESTS = DOCS.parent / "tests"
 BODY = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Do it."}]}
+
+KEYS = {"alice": ALICE} | {f"client{number}": f"tr_{number}{ALICE[4:]}" for number in range(8)}
 
 
 @asynccontextmanager
@@ -31,7 +33,7 @@ async def host(name: str) -> AsyncIterator[Proxy]:
             {"base_url": upstream.url, "wires": ("chat",)},
             modules=("probe_tools",),
             allow=("probe_tools__slow",),
-            keys={"alice": declared(ALICE)},
+            keys={name: declared(key) for name, key in KEYS.items()},
         )
         async with running(config) as proxy:
             yield proxy
@@ -60,6 +62,26 @@ async def test_haproxy_sends_a_client_that_resumes_to_the_host_of_its_run(tmp_pa
                     assert (seen, statuses) == ({True, False}, {200})
                 else:
                     assert 404 in statuses
+
+
+async def test_nginx_sends_a_client_that_resumes_to_the_host_of_its_run(tmp_path: Path) -> None:
+    """With the documented hash, each client that comes back gets the whole stream of its run; the clients
+    have different hosts."""
+    (balance,) = re.findall(r"^  (hash .*;)$", PAGE, re.MULTILINE)
+    async with (
+        host("one") as one,
+        host("two") as two,
+        nginx(tmp_path, one.port, "proxy_set_header Host localhost;", two.port, balance=balance) as front,
+    ):
+        seen = set()
+        for key in KEYS.values():
+            first = await front.ask(BODY, {**bearer(key), "x-toolrelay-resume": "on"})
+            assert first.status == 200, first.body
+            run_id = first.header("x-toolrelay-run") or ""
+            again = await front.ask(BODY, {**bearer(key), "x-toolrelay-resume": run_id})
+            assert (again.status, again.body) == (200, first.body)
+            seen.add(b"two" in first.body)
+        assert seen == {True, False}
 
 
 @pytest.mark.parametrize(

@@ -177,25 +177,23 @@ def _git(*words: str) -> bytes:
     return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, check=False).stdout
 
 
-def _previous_release(folder: Path) -> Path:
-    """Unpack the newest commit that lacks the newest migrations; skip the test if the history is not here."""
+def _release(folder: Path, most: int) -> Path:
+    """Unpack the newest commit with a schema of at most ``most``; skip the test without the history."""
     now = [f"{step.name}.sql" for step in STEPS]
-    for commit in _git("rev-list", "--max-count=20", "HEAD", "--", "migrations/postgres").decode().split():
+    for commit in _git("rev-list", "--max-count=40", "HEAD", "--", "migrations/postgres").decode().split():
         names = _git("ls-tree", "--name-only", f"{commit}:migrations/postgres").decode().split()
-        if names and names == now[: len(names)] and len(names) < len(now):
+        if names and names == now[: len(names)] and len(names) <= most:
             folder.mkdir()
             packed = _git("archive", commit, "proxy", "migrations")
             subprocess.run(["tar", "-x", "-C", str(folder)], input=packed, check=True)
             return folder
-    pytest.skip(
-        "the history of this folder is missing, or too short for the version before the newest migration"
-    )
+    pytest.skip("the history of this folder is missing, or too short for the earlier version")
 
 
-async def test_the_previous_release_and_this_one(tmp_path: Path, postgres_url: str) -> None:
-    """With the code of the version before: this one refuses to start while it serves, and it serves on; after
-    it has stopped, this one starts, and then the earlier one does not."""
-    earlier = await asyncio.to_thread(_previous_release, tmp_path / "earlier")
+async def test_a_release_that_would_break_promises_and_this_one(tmp_path: Path, postgres_url: str) -> None:
+    """With the code of the last version that may not run beside this one: this one refuses to start while it
+    serves, and it serves on; after it has stopped, this one starts, and then the earlier one does not."""
+    earlier = await asyncio.to_thread(_release, tmp_path / "earlier", OLDEST_BESIDE - 1)
     async with RawUpstream(*[chat_reply("Hello.")] * 2) as upstream:
         site = tmp_path / "site"
         site.mkdir()
@@ -219,6 +217,29 @@ async def test_the_previous_release_and_this_one(tmp_path: Path, postgres_url: s
             with pytest.raises(AssertionError, match="use the newer version that wrote it"):
                 async with serving(site, env=old):
                     pass
+
+
+async def test_the_previous_release_serves_beside_this_one(tmp_path: Path, postgres_url: str) -> None:
+    """With the code of the version before, if that may run beside this one: both serve on one record, and the
+    earlier one cannot start again."""
+    if len(STEPS) - 1 < OLDEST_BESIDE:
+        pytest.skip("the previous release may not run beside this one")
+    earlier = await asyncio.to_thread(_release, tmp_path / "earlier", len(STEPS) - 1)
+    async with RawUpstream(*[chat_reply("Hello.")] * 4) as upstream:
+        site = tmp_path / "site"
+        site.mkdir()
+        write_config(site, upstream.url, more=f'[store]\nurl = "{postgres_url}"\n')
+        old = {"PYTHONPATH": str(earlier), "XDG_STATE_HOME": str(tmp_path / "state")}
+        new = {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(tmp_path / "state")}
+        async with serving(site, env=old) as before:
+            assert (await before.ask({**ASK, "stream": False})).status == 200
+            async with serving(site, env=new) as after:
+                for proxy in (before, after):
+                    assert (await proxy.ask({**ASK, "stream": False})).status == 200
+                    assert (await proxy.ask(method="GET", path="/readyz")).status == 200
+                with pytest.raises(AssertionError, match="use the newer version that wrote it"):
+                    async with serving(site, env=old):
+                        pass
 
 
 async def _command(folder: Path, env: dict[str, str], *words: str) -> None:

@@ -7,6 +7,7 @@ the bytes of the log, at any worker of any host if the logs are shared, and then
 import asyncio
 import contextlib
 import hashlib
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -27,6 +28,7 @@ from proxy.store.base import Store
 __all__ = ["RESUME", "KeptStream", "ResumableRuns", "not_resumable", "resume_of", "same_request"]
 
 _RESUME: Final = istr(RESUME)
+_RUN_ID: Final = re.compile(r"run_[0-9a-f]{1,64}")
 _MAX_BYTES: Final = 8 << 20
 """The largest number of bytes to keep of one run; a larger run cannot be resumed."""
 _FOLLOWED_S: Final = 1.0
@@ -284,6 +286,8 @@ class ResumableRuns:
 
         Raises :class:`~proxy.base.errors.StoreError` if the record cannot be read.
         """
+        if not _RUN_ID.fullmatch(run_id):
+            return False
         detail = await self._store.get_run(run_id)
         return detail is not None and (detail.run.id, detail.run.caller, detail.run.status) == (
             run_id,
@@ -344,4 +348,5 @@ def _unknown_run() -> RequestError:
 
 
 def _log_name(run_id: str, caller: str) -> str:
-    return f"{run_id} {caller}"
+    """Return the name of a run's log; no other pair has it, whatever id a client sends."""
+    return f"{len(run_id)} {run_id} {caller}"

@@ -11,7 +11,7 @@ import pytest
 from agents_rig import Asked, Models, Turn
 from client_keys import ALICE, BOB, bearer, declared
 from msgspec.structs import replace
-from own_servers import own_redis
+from own_servers import frozen, own_redis
 from probe_tools import WATCH, Watch
 from raw_upstream import RawUpstream
 from redis.asyncio import Redis
@@ -38,6 +38,7 @@ class Workers:
     second: Proxy
     end_first: AsyncExitStack
     redis: str
+    redis_pid: int
 
     async def lose_logs(self) -> None:
         """Let every log expire."""
@@ -55,7 +56,7 @@ async def workers(folder: Path, *, resume_s: float = 60, shares: bool = True) ->
     """Run two servers with one record and one Redis."""
     (folder / "redis").mkdir()
     async with (
-        own_redis(folder / "redis", "--save", "") as (redis, _),
+        own_redis(folder / "redis", "--save", "") as (redis, redis_pid),
         RawUpstream(Models({"m": say})) as upstream,
         AsyncExitStack() as end_first,
     ):
@@ -71,7 +72,7 @@ async def workers(folder: Path, *, resume_s: float = 60, shares: bool = True) ->
         )
         first = await end_first.enter_async_context(running(config))
         async with running(config) as second:
-            yield Workers(first, second, end_first, redis)
+            yield Workers(first, second, end_first, redis, redis_pid)
 
 
 async def left(worker: Proxy, watch: Watch) -> tuple[str, bytes]:
@@ -144,9 +145,10 @@ async def test_nobody_else_resumes_it_there_either(tmp_path: Path, watch: Watch)
             assert (stolen.status, unknown.status, changed.status) == (404, 404, 400)
             assert stolen.error == unknown.error
             assert {stolen.error["code"], changed.error["code"]} == {"run_not_resumable"}
-            # A worker can ask no other about these ids: one is not UTF-8, the other is too long.
-            strange = [await resume(worker, name) for name in ("run_\xff", "run_" + "0" * 2000)]
-            assert [one.status for one in strange] == [404, 404]
+            # Odd ids are unknown, too: one is not UTF-8, one is too long, one looks like an id and a caller.
+            odd = ("run_\xff", "run_" + "0" * 2000, f"{run_id} config:alice")
+            strange = [await resume(worker, name, key=BOB) for name in odd]
+            assert [one.status for one in strange] == [404, 404, 404]
         watch.go_on.set()
         assert (await resume(two.second, run_id)).status == 200
 
@@ -199,6 +201,28 @@ async def test_a_run_whose_process_died_is_run_anew(tmp_path: Path, watch: Watch
     assert (answer.status, answer.clean) == (200, True)
     assert b"It is done." in answer.body
     assert answer.header("x-toolrelay-run") != run_id
+
+
+async def test_a_redis_that_stands_still_breaks_no_run(tmp_path: Path, watch: Watch) -> None:
+    """While Redis stands still, the client of a run gets all of it, and others cannot resume it. They can
+    once Redis goes on."""
+    async with workers(tmp_path) as two:
+        async with two.first.sent(BODY, {**MINE, "x-toolrelay-resume": "on"}) as conversation:
+            answer = await read_until(conversation, b"see.")
+            run_id = answer.header("x-toolrelay-run") or ""
+            with frozen(two.redis_pid):
+                watch.go_on.set()
+                async for piece in conversation.pieces(answer):
+                    answer.body += piece
+                meanwhile = await resume(two.second, run_id)
+        assert answer.clean
+        assert b"It is done." in answer.body
+        assert meanwhile.status == 404
+
+        async def resumes() -> bool:
+            return (await resume(two.second, run_id)).body == answer.body
+
+        await until(resumes)
 
 
 async def test_without_redis_only_the_worker_with_the_run_resumes_it(tmp_path: Path, watch: Watch) -> None:

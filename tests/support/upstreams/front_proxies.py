@@ -22,10 +22,11 @@ http {{
   fastcgi_temp_path {folder}/fastcgi;
   uwsgi_temp_path {folder}/uwsgi;
   scgi_temp_path {folder}/scgi;
+  {upstream}
   server {{
     listen 127.0.0.1:{port};
     location / {{
-      proxy_pass http://127.0.0.1:{behind};
+      proxy_pass http://{behind};
       {more}
     }}
   }}
@@ -47,12 +48,26 @@ backend back
 
 
 @asynccontextmanager
-async def nginx(folder: Path, behind: int, more: str = "") -> AsyncIterator[ProxyAddress]:
-    """Run nginx with a plain ``proxy_pass`` to the port ``behind``, and with the directives ``more``."""
+async def nginx(
+    folder: Path, behind: int, more: str = "", *others: int, balance: str = ""
+) -> AsyncIterator[ProxyAddress]:
+    """Run nginx with a plain ``proxy_pass`` to the port ``behind``, and with the directives ``more``.
+
+    ``others`` are the ports of more servers, and ``balance`` says which request goes to which.
+    """
     found = _program("nginx")
     with reserved_port() as port:
         file = folder / f"nginx-{port}.conf"
-        file.write_text(_NGINX.format(folder=folder, port=port, behind=behind, more=more))
+        servers = " ".join(f"server 127.0.0.1:{each};" for each in (behind, *others))
+        file.write_text(
+            _NGINX.format(
+                folder=folder,
+                port=port,
+                upstream=f"upstream behind {{ {balance} {servers} }}" if others else "",
+                behind="behind" if others else f"127.0.0.1:{behind}",
+                more=more,
+            )
+        )
         command = (found, "-c", str(file), "-p", str(folder), "-e", str(folder / "nginx.err"))
         async with child_server(*command, port=port):
             yield ProxyAddress(port)
