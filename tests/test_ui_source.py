@@ -2,9 +2,13 @@
 
 import gzip
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
+from e2e_packages import installed_packages
+from require import require
 
 import proxy
 
@@ -14,6 +18,10 @@ SCRIPTS = [path for path in FILES if path.suffix == ".js"]
 MOST_BYTES = 150_000
 MOST_LINES = 400
 MOST_FILES = 12
+LONGEST_LINE = 120
+DATA = ("core/icons.js", "core/visible.js", "parts/approvals/approve.js")
+"""Files with paths of drawings and sets of characters, which no line break may cut."""
+ROOT = Path(__file__).resolve().parents[1]
 FORBIDDEN = (
     "innerHTML",
     "outerHTML",
@@ -109,3 +117,25 @@ def test_dark_is_one_set_of_colours() -> None:
     assert chosen is not None
     assert preferred is not None
     assert chosen[1].split() == preferred[1].split()
+
+
+@pytest.mark.parametrize("path", FILES, ids=named)
+def test_no_line_is_too_long(path: Path) -> None:
+    """Lines fit beside each other on a screen; texts are cut by hand, because no formatter cuts them."""
+    lines = path.read_text("utf-8").splitlines()
+    long = [number for number, line in enumerate(lines, 1) if len(line) > LONGEST_LINE]
+    assert not long or named(path) in DATA or path.suffix == ".svg", long
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(700)
+def test_scripts_and_styles_are_formatted_and_linted() -> None:
+    """Biome has nothing to change and finds no fault (``biome format --write`` formats; biome.json)."""
+    npm = shutil.which("npm")
+    require("node", npm is not None, "npm is not installed")
+    packages, trouble = installed_packages(str(npm))
+    require("node", packages is not None, f"the npm packages cannot be installed: {trouble}")
+    assert packages is not None
+    command = [str(packages / "node_modules" / ".bin" / "biome"), "ci", "--colors=off", "--error-on-warnings"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

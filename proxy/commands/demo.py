@@ -222,7 +222,11 @@ def _overrides(config: Config, fixtures: Path, folder: Path, mcp_socket: Path | 
         http=recorded.client,
         on_run_event=events,
         mcp_socket=mcp_socket,
-        demo={"model": MODEL, "question": QUESTIONS[0][0]},
+        demo={
+            "model": MODEL,
+            "question": QUESTIONS[0][0],
+            "questions": [*(question for question, _ in QUESTIONS), NOTE[0]],
+        },
     )
 
 

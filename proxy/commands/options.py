@@ -31,6 +31,10 @@ ConfigOption = Annotated[
         help="The configuration file. Default: ./toolrelay.toml, if it exists.",
     ),
 ]
+NamedUpstreamOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME|URL", help="The name of an upstream in the configuration, or a base URL."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 ContentOption = Annotated[
     bool,

@@ -48,5 +48,5 @@ class Overrides(Struct, frozen=True):
     endpoints: EndpointTable = SERVED
     wires: Mapping[str, Wire] = field(default_factory=dict)
     providers: Sequence[ToolProvider] | None = None
-    demo: Mapping[str, str] | None = None
+    demo: Mapping[str, Any] | None = None
     replayed_values: Mapping[str, Sequence[Value]] | None = None

@@ -77,7 +77,7 @@ class WebUi:
         services: Services,
         sessions: Sessions,
         taping: Taping,
-        demo: Mapping[str, str] | None = None,
+        demo: Mapping[str, Any] | None = None,
     ) -> None:
         self._services = services
         self.sessions = sessions

@@ -1,7 +1,7 @@
 """The options of ``toolrelay runs`` and ``toolrelay usage``."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -20,6 +20,7 @@ from proxy.records import RunStatus
 
 if TYPE_CHECKING:
     from proxy.config.load import Config
+    from proxy.store.base import RunFilter
 
 __all__ = ["requests_app", "runs_app", "usage"]
 
@@ -59,19 +60,10 @@ def runs_list(
     as_json: JsonOption = False,
 ) -> None:
     """List the newest runs."""
-    from proxy.api.admin.run_filters import parse_filter
     from proxy.commands.runs import runs
 
-    wanted = parse_filter(
-        since=since,
-        until=until,
-        status=status,
-        model=model,
-        tool=tool,
-        key=key,
-        errors=errors,
-        agents=agents,
-        prefix="--",
+    wanted = _wanted(
+        since=since, until=until, status=status, model=model, tool=tool, key=key, errors=errors, agents=agents
     )
     common.run_async(runs.list_runs(_load(config), wanted, limit, as_json=as_json))
 
@@ -111,19 +103,10 @@ def runs_export(
     agents: AgentsOption = False,
 ) -> None:
     """Export whole runs as JSON Lines, the newest first."""
-    from proxy.api.admin.run_filters import parse_filter
     from proxy.commands.runs import runs
 
-    wanted = parse_filter(
-        since=since,
-        until=until,
-        status=status,
-        model=model,
-        tool=tool,
-        key=key,
-        errors=errors,
-        agents=agents,
-        prefix="--",
+    wanted = _wanted(
+        since=since, until=until, status=status, model=model, tool=tool, key=key, errors=errors, agents=agents
     )
     common.run_async(runs.export_runs(common.load_with_log(config), wanted, limit, out, content=content))
 
@@ -270,6 +253,13 @@ def usage(
         chosen.append(known)
     begin, end = parse_moment("--since", since), parse_moment("--until", until)
     common.run_async(usage.show_usage(_load(config), tuple(chosen), begin, end, as_json=as_json))
+
+
+def _wanted(**options: Any) -> "RunFilter":
+    """Return which runs the options of a command name."""
+    from proxy.api.admin.run_filters import parse_filter
+
+    return parse_filter(**options, prefix="--")
 
 
 def _load(config: Path | None) -> "Config":

@@ -1,4 +1,5 @@
-// The JSON API below /ui/api.  The browser sends the cookie; writes have a header that a page of another origin cannot send.
+// The JSON API below /ui/api.  The browser sends the cookie; writes have a header that no page of another origin can
+// send.
 
 export class ApiError extends Error {
   constructor(status, error) {
@@ -25,12 +26,19 @@ export async function api(path, { method = "GET", body, signal, quiet = false } 
       method,
       signal,
       credentials: "same-origin",
-      headers: { Accept: "application/json", ...(write && { "x-toolrelay-ui": "1" }), ...(body && { "Content-Type": "application/json" }) },
+      headers: {
+        Accept: "application/json",
+        ...(write && { "x-toolrelay-ui": "1" }),
+        ...(body && { "Content-Type": "application/json" }),
+      },
       body: body && JSON.stringify(body),
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError(0, { message: "The server cannot be reached. Is toolrelay still running?", code: "unreachable" });
+    throw new ApiError(0, {
+      message: "The server cannot be reached. Is toolrelay still running?",
+      code: "unreachable",
+    });
   }
   if (response.status === 204) return null;
   const type = response.headers.get("content-type") ?? "";
@@ -47,7 +55,8 @@ export async function api(path, { method = "GET", body, signal, quiet = false } 
 /** A query string of the values that are set. */
 export function query(values) {
   const found = new URLSearchParams();
-  for (const [name, value] of Object.entries(values)) if (value !== "" && value !== null && value !== undefined && value !== false) found.set(name, value);
+  for (const [name, value] of Object.entries(values))
+    if (value !== "" && value !== null && value !== undefined && value !== false) found.set(name, value);
   const text = found.toString();
   return text && `?${text}`;
 }

@@ -1,7 +1,12 @@
 // Numbers and times for people.
 const LOCALE = undefined;
 const whole = new Intl.NumberFormat(LOCALE, { maximumFractionDigits: 0 });
-const clock = new Intl.DateTimeFormat(LOCALE, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const clock = new Intl.DateTimeFormat(LOCALE, {
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+  hourCycle: "h23",
+});
 const day = new Intl.DateTimeFormat(LOCALE, { month: "short", day: "numeric" });
 const full = new Intl.DateTimeFormat(LOCALE, { dateStyle: "medium", timeStyle: "long" });
 
@@ -48,7 +53,9 @@ export const moment = (seconds) => (seconds ? full.format(seconds * 1000) : NONE
 export function when(seconds) {
   if (!seconds) return NONE;
   const that = new Date(seconds * 1000);
-  return that.toDateString() === new Date().toDateString() ? clock.format(that) : `${day.format(that)}, ${clock.format(that).slice(0, 5)}`;
+  return that.toDateString() === new Date().toDateString()
+    ? clock.format(that)
+    : `${day.format(that)}, ${clock.format(that).slice(0, 5)}`;
 }
 
 /** `3 min ago`. */

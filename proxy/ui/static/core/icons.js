@@ -5,7 +5,8 @@ const PATHS = {
   runs: "M3.5 5h13M3.5 10h9M3.5 15h11",
   play: "M4 4.5h12a1.5 1.5 0 0 1 1.5 1.5v7a1.5 1.5 0 0 1-1.5 1.5H9L5.5 17v-2.5H4A1.5 1.5 0 0 1 2.5 13V6A1.5 1.5 0 0 1 4 4.5Z",
   approvals: "M10 2.5 16 5v4.5c0 3.700-2.5 6.600-6 8-3.5-1.4-6-4.300-6-8V5l6-2.5ZM7.300 9.800l2 2 3.600-3.800",
-  tools: "M11.800 5.200a3.800 3.800 0 0 1 4.900 4.900l-2.200-2.200-1.900.4-.4 1.900-7 7a1.600 1.600 0 0 1-2.300-2.300l7-7 .4-1.900 1.5-.8Z",
+  tools:
+    "M11.800 5.200a3.800 3.800 0 0 1 4.900 4.900l-2.200-2.200-1.900.4-.4 1.900-7 7a1.600 1.600 0 0 1-2.300-2.300l7-7 .4-1.900 1.5-.8Z",
   mcp: "M6.5 3v4M13.5 3v4M4.5 7h11v3a5.5 5.5 0 0 1-11 0V7ZM10 15.5V18",
   keys: "M12.5 11.5a4 4 0 1 0-3.800-2.800L3 14.400V17h2.6v-1.800h1.800v-1.800h1.800l1.5-1.5a4 4 0 0 0 1.800.1ZM13.5 6.5h.01",
   usage: "M3.5 16.5h13M5.5 13.5v-4M10 13.5v-9M14.5 13.5v-6",
@@ -44,7 +45,17 @@ const PATHS = {
 export function icon(name, extra = "") {
   return svg(
     "svg.icon",
-    { viewBox: "0 0 20 20", "aria-hidden": "true", focusable: "false", fill: "none", stroke: "currentColor", "stroke-width": "1.6", "stroke-linecap": "round", "stroke-linejoin": "round", class: extra },
+    {
+      viewBox: "0 0 20 20",
+      "aria-hidden": "true",
+      focusable: "false",
+      fill: "none",
+      stroke: "currentColor",
+      "stroke-width": "1.6",
+      "stroke-linecap": "round",
+      "stroke-linejoin": "round",
+      class: extra,
+    },
     svg("path", { d: PATHS[name] ?? PATHS.more }),
   );
 }

@@ -3,12 +3,34 @@ import { h } from "./dom.js";
 import { dialog } from "../parts/dialog.js";
 import { go } from "./router.js";
 
-const PLACES = { r: "runs", p: "play", a: "approvals", t: "tools", m: "mcp", k: "keys", u: "usage", h: "upstreams", s: "settings" };
+const PLACES = {
+  r: "runs",
+  p: "play",
+  a: "approvals",
+  t: "tools",
+  m: "mcp",
+  k: "keys",
+  u: "usage",
+  h: "upstreams",
+  s: "settings",
+};
 const WORDS = [
-  ["g then r", "Runs"], ["g then p", "Playground"], ["g then a", "Approvals"], ["g then t", "Tools"], ["g then m", "MCP servers"],
-  ["g then k", "Keys"], ["g then u", "Usage"], ["g then h", "Upstreams"], ["g then s", "Settings"],
-  ["/", "Search or filter"], ["j k", "Next and previous row, turn or call"], ["Enter", "Open the row"], [".", "Pause or resume the live list"],
-  ["w", "Wire inspector of a run"], ["Esc", "Close, or back"], ["?", "This list"],
+  ["g then r", "Runs"],
+  ["g then p", "Playground"],
+  ["g then a", "Approvals"],
+  ["g then t", "Tools"],
+  ["g then m", "MCP servers"],
+  ["g then k", "Keys"],
+  ["g then u", "Usage"],
+  ["g then h", "Upstreams"],
+  ["g then s", "Settings"],
+  ["/", "Search or filter"],
+  ["j k", "Next and previous row, turn or call"],
+  ["Enter", "Open the row"],
+  [".", "Pause or resume the live list"],
+  ["w", "Wire inspector of a run"],
+  ["Esc", "Close, or back"],
+  ["?", "This list"],
 ];
 const own = new Map();
 let waits = false;
@@ -66,7 +88,10 @@ export function listen(approver) {
 export function help() {
   const rows = WORDS.map(([key, what]) => [
     h("span", what),
-    h("span.row.end", key.split(" ").map((one) => (one === "then" ? h("span.muted.small", "then") : h("kbd", one)))),
+    h(
+      "span.row.end",
+      key.split(" ").map((one) => (one === "then" ? h("span.muted.small", "then") : h("kbd", one))),
+    ),
   ]);
   const toggle = h("input", {
     type: "checkbox",

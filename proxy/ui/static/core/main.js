@@ -35,6 +35,16 @@ try {
   if (error.status === 401 || error.status === 403 || error.status === 429) {
     asked = true;
     const expected = error.code === "not_signed_in";
-    ask(expected ? "" : code && error.status === 401 ? "This link has been used or has expired. Run “toolrelay ui” for a new one." : error.message);
-  } else set(app, failure(error, () => location.reload()));
+    ask(
+      expected
+        ? ""
+        : code && error.status === 401
+          ? "This link has been used or has expired. Run “toolrelay ui” for a new one."
+          : error.message,
+    );
+  } else
+    set(
+      app,
+      failure(error, () => location.reload()),
+    );
 }

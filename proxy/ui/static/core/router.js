@@ -85,7 +85,17 @@ async function show({ same = false } = {}) {
 addEventListener("popstate", () => main && show());
 document.addEventListener("click", (event) => {
   const link = event.target.closest?.("a[href]");
-  if (!link || !main || event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+  if (
+    !link ||
+    !main ||
+    event.defaultPrevented ||
+    event.button !== 0 ||
+    event.metaKey ||
+    event.ctrlKey ||
+    event.shiftKey ||
+    event.altKey
+  )
+    return;
   if (link.target || link.hasAttribute("download") || link.origin !== location.origin) return;
   if (!link.pathname.startsWith("/ui") || link.pathname.startsWith("/ui/api/")) return;
   if (link.getAttribute("href").startsWith("#")) return;

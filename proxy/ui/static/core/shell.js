@@ -8,12 +8,37 @@ import { begin } from "./router.js";
 import { dialog } from "../parts/dialog.js";
 
 const PAGES = [
-  ["Observe", [["runs", "Runs"], ["usage", "Usage"]]],
-  ["Try and decide", [["play", "Playground"], ["approvals", "Approvals"]]],
-  ["Configuration", [["tools", "Tools"], ["mcp", "MCP servers"], ["keys", "Keys"], ["upstreams", "Upstreams"], ["settings", "Settings"]]],
+  [
+    "Observe",
+    [
+      ["runs", "Runs"],
+      ["usage", "Usage"],
+    ],
+  ],
+  [
+    "Try and decide",
+    [
+      ["play", "Playground"],
+      ["approvals", "Approvals"],
+    ],
+  ],
+  [
+    "Configuration",
+    [
+      ["tools", "Tools"],
+      ["mcp", "MCP servers"],
+      ["keys", "Keys"],
+      ["upstreams", "Upstreams"],
+      ["settings", "Settings"],
+    ],
+  ],
 ];
 const SMALL = ["runs", "play", "approvals", "usage"];
-const THEMES = [["system", "system", "Theme: system"], ["light", "sun", "Theme: light"], ["dark", "moon", "Theme: dark"]];
+const THEMES = [
+  ["system", "system", "Theme: system"],
+  ["light", "sun", "Theme: light"],
+  ["dark", "moon", "Theme: dark"],
+];
 const PARENT = { run: "runs", wire: "runs", compare: "runs" };
 const WORDS = { on: "Live", waiting: "Reconnecting", off: "Not live" };
 
@@ -28,7 +53,13 @@ export function frame(app, session, signedOut) {
     return one;
   };
   const link = (name, text, withBadge) =>
-    h("a.nav", { href: `/ui/${name}`, "data-page": name, title: text }, icon(name), h("span", text), withBadge && badge());
+    h(
+      "a.nav",
+      { href: `/ui/${name}`, "data-page": name, title: text },
+      icon(name),
+      h("span", text),
+      withBadge && badge(),
+    );
   const live = h("div.live", h("i"), h("span"));
   const theme = h("button.btn.ghost.icon-only", { type: "button" });
   const leave = async () => {
@@ -40,7 +71,10 @@ export function frame(app, session, signedOut) {
     "nav.rail",
     { "aria-label": "Pages" },
     h("a.brand", { href: approver ? "/ui/approvals" : "/ui/runs" }, mark(), h("span", "toolrelay")),
-    groups.map(([title, pages]) => [h("h2", title), pages.map(([name, text]) => link(name, text, name === "approvals"))]),
+    groups.map(([title, pages]) => [
+      h("h2", title),
+      pages.map(([name, text]) => link(name, text, name === "approvals")),
+    ]),
     h(
       "div.rail-foot",
       live,
@@ -48,25 +82,63 @@ export function frame(app, session, signedOut) {
         "div.rail-tools",
         h("span.who.cut.grow", { title: `Signed in as ${session.name} (${session.role})` }, session.name),
         theme,
-        h("button.btn.ghost.icon-only", { type: "button", "aria-label": "Keyboard shortcuts", title: "Keyboard shortcuts (?)", onclick: help }, icon("help")),
-        h("button.btn.ghost.icon-only", { type: "button", "aria-label": "Sign out", title: "Sign out", onclick: leave }, icon("out")),
+        h(
+          "button.btn.ghost.icon-only",
+          { type: "button", "aria-label": "Keyboard shortcuts", title: "Keyboard shortcuts (?)", onclick: help },
+          icon("help"),
+        ),
+        h(
+          "button.btn.ghost.icon-only",
+          { type: "button", "aria-label": "Sign out", title: "Sign out", onclick: leave },
+          icon("out"),
+        ),
       ),
     ),
   );
   const more = () => {
     const close = dialog(
       "More",
-      h("div.sheet", groups.flatMap(([, pages]) => pages).filter(([name]) => !SMALL.includes(name))
-        .map(([name, text]) => h("a", { href: `/ui/${name}`, onclick: () => close() }, icon(name), text))),
-      h("div.row.wrap", THEMES.map(([name, sign, text]) => h("button.btn.small", { type: "button", onclick: () => choose(name) }, icon(sign), text.replace("Theme: ", "")))),
-      h("button.btn", { type: "button", onclick: () => { close(); leave(); } }, icon("out"), "Sign out"),
+      h(
+        "div.sheet",
+        groups
+          .flatMap(([, pages]) => pages)
+          .filter(([name]) => !SMALL.includes(name))
+          .map(([name, text]) => h("a", { href: `/ui/${name}`, onclick: () => close() }, icon(name), text)),
+      ),
+      h(
+        "div.row.wrap",
+        THEMES.map(([name, sign, text]) =>
+          h(
+            "button.btn.small",
+            { type: "button", onclick: () => choose(name) },
+            icon(sign),
+            text.replace("Theme: ", ""),
+          ),
+        ),
+      ),
+      h(
+        "button.btn",
+        {
+          type: "button",
+          onclick: () => {
+            close();
+            leave();
+          },
+        },
+        icon("out"),
+        "Sign out",
+      ),
     );
   };
   const tabbar = h(
     "nav.tabbar",
     { "aria-label": "Pages, short" },
-    groups.flatMap(([, pages]) => pages).filter(([name]) => SMALL.includes(name))
-      .map(([name, text]) => h("a", { href: `/ui/${name}`, "data-page": name }, icon(name), text, name === "approvals" && badge())),
+    groups
+      .flatMap(([, pages]) => pages)
+      .filter(([name]) => SMALL.includes(name))
+      .map(([name, text]) =>
+        h("a", { href: `/ui/${name}`, "data-page": name }, icon(name), text, name === "approvals" && badge()),
+      ),
     h("button", { type: "button", onclick: more }, icon("more"), "More"),
   );
   const main = h("main", { id: "main", tabindex: -1 });
@@ -108,7 +180,10 @@ export function frame(app, session, signedOut) {
   on("state", drawLive);
   on("stats", (stats) => pending(stats.approvals_pending ?? 0));
   on("approval", (row) => row.status === "pending" && toast("A call waits for your approval."));
-  on("end", () => { stop(); signedOut(); });
+  on("end", () => {
+    stop();
+    signedOut();
+  });
   drawLive(liveState());
   start();
   listen(approver);

@@ -6,9 +6,21 @@ import { icon, mark } from "./icons.js";
 /** Show the form; `enter(session)` goes on. */
 export function signIn(app, message, enter) {
   const field = h("input.input.mono", {
-    type: "password", name: "key", id: "key", autocomplete: "off", spellcheck: "false", required: true, placeholder: "tr_…", "aria-describedby": "trouble",
+    type: "password",
+    name: "key",
+    id: "key",
+    autocomplete: "off",
+    spellcheck: "false",
+    required: true,
+    placeholder: "tr_…",
+    "aria-describedby": "trouble",
   });
-  const trouble = h("p.note.bad", { id: "trouble", role: "alert", hidden: !message }, icon("alert"), h("span", message));
+  const trouble = h(
+    "p.note.bad",
+    { id: "trouble", role: "alert", hidden: !message },
+    icon("alert"),
+    h("span", message),
+  );
   const button = h("button.btn.main", { type: "submit" }, "Sign in");
   const tell = (text) => {
     trouble.hidden = false;
@@ -35,11 +47,24 @@ export function signIn(app, message, enter) {
       { id: "main" },
       h(
         "div.sign-in",
-        h("div.row", mark(), h("div", h("h1", "Sign in to toolrelay"), h("p.muted", "See every run, both sides of the wire, and pending approvals."))),
+        h(
+          "div.row",
+          mark(),
+          h(
+            "div",
+            h("h1", "Sign in to toolrelay"),
+            h("p.muted", "See every run, both sides of the wire, and pending approvals."),
+          ),
+        ),
         h(
           "div.card",
           trouble,
-          h("form", { onsubmit: submit }, h("label.field", { for: "key" }, h("span", "Administrator’s or approver’s key"), field), button),
+          h(
+            "form",
+            { onsubmit: submit },
+            h("label.field", { for: "key" }, h("span", "Administrator’s or approver’s key"), field),
+            button,
+          ),
         ),
         h(
           "div.col",

@@ -24,7 +24,9 @@ function drawn(text, at, found) {
   const before = text.slice(Math.max(0, at - 2), at);
   if (found === "\uFE0F") return PICTURE.test([...before].at(-1) ?? "");
   const after = String.fromCodePoint(text.codePointAt(at + 1) ?? 32);
-  return (PICTURE.test([...before].at(-1) ?? "") || before.endsWith("\uFE0F")) && /\p{Extended_Pictographic}/u.test(after);
+  return (
+    (PICTURE.test([...before].at(-1) ?? "") || before.endsWith("\uFE0F")) && /\p{Extended_Pictographic}/u.test(after)
+  );
 }
 
 /* Spaces that look like an ordinary one, or like none. */

@@ -3,14 +3,13 @@ import { api } from "../core/api.js";
 import { add, h, say, set, toast } from "../core/dom.js";
 import { duration, number, shortId } from "../core/format.js";
 import { icon } from "../core/icons.js";
-import { remember } from "../core/router.js";
 import { on } from "../core/live.js";
 import { toolView } from "../client/views.js";
 import { askCard } from "../parts/approvals/ask.js";
-import { programs } from "../parts/compare/programs.js";
-import { DIALECTS, bodyOf, streamPlay } from "../client/dialects.js";
-import { dialog } from "../parts/dialog.js";
-import { code, empty, head, note, tabs } from "../parts/page.js";
+import { DIALECTS, streamPlay } from "../client/dialects.js";
+import { empty, head, note } from "../parts/page.js";
+import { intro } from "../parts/play/intro.js";
+import { asked, requestPanel } from "../parts/play/panel.js";
 
 const MOST_IMAGE = 4_000_000;
 const KINDS = ["image/png", "image/jpeg", "image/webp", "image/gif"];
@@ -18,26 +17,75 @@ const STORE = "toolrelay.play";
 
 export async function show({ query, session, signal }) {
   if (session.playground && !session.playground.allowed) {
-    return { title: "Playground", node: [head("Playground"), h("div.card", empty("play", "The playground is off", session.playground.reason))] };
+    return {
+      title: "Playground",
+      node: [head("Playground"), h("div.card", empty("play", "The playground is off", session.playground.reason))],
+    };
   }
-  const models = await api("play/v1/models", { signal }).then((list) => list.data.map((one) => one.id), () => []);
-  const options = { dialect: query.get("dialect") in DIALECTS ? query.get("dialect") : "chat", model: query.get("model") ?? session.demo?.model ?? models.find((one) => !one.includes("*")) ?? "", system: "", max_tokens: "", temperature: "", tools: "", further: "" };
+  const models = await api("play/v1/models", { signal }).then(
+    (list) => list.data.map((one) => one.id),
+    () => [],
+  );
+  const options = {
+    dialect: query.get("dialect") in DIALECTS ? query.get("dialect") : "chat",
+    model: query.get("model") ?? session.demo?.model ?? models.find((one) => !one.includes("*")) ?? "",
+    system: "",
+    max_tokens: "",
+    temperature: "",
+    tools: "",
+    further: "",
+  };
   let talk = stored();
   let images = [];
   let running = null;
 
   const log = h("div.scroll", { tabindex: 0, "aria-label": "Conversation", role: "log", "aria-live": "off" });
-  const field = h("textarea.input", { rows: 1, placeholder: "Ask something", "aria-label": "Your message", onkeydown: (event) => {
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
-      event.preventDefault();
-      send();
-    }
-  }, onpaste: (event) => [...(event.clipboardData?.files ?? [])].forEach(attach) });
+  const field = h("textarea.input", {
+    rows: 1,
+    placeholder: "Ask something",
+    "aria-label": "Your message",
+    onkeydown: (event) => {
+      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+        event.preventDefault();
+        send();
+      }
+    },
+    onpaste: (event) => [...(event.clipboardData?.files ?? [])].forEach(attach),
+  });
   const thumbs = h("div.thumbs");
-  const file = h("input", { type: "file", accept: KINDS.join(), multiple: true, hidden: true, "aria-label": "Images", onchange: () => { [...file.files].forEach(attach); file.value = ""; } });
+  const file = h("input", {
+    type: "file",
+    accept: KINDS.join(),
+    multiple: true,
+    hidden: true,
+    "aria-label": "Images",
+    onchange: () => {
+      [...file.files].forEach(attach);
+      file.value = "";
+    },
+  });
   const button = h("button.btn.main.icon-only", { type: "submit", "aria-label": "Send" }, icon("send"));
-  const form = h("form", { onsubmit: (event) => { event.preventDefault(); running ? running.abort() : send(); } }, thumbs,
-    h("div.box", h("button.btn.ghost.icon-only", { type: "button", "aria-label": "Add an image", title: "Add an image", onclick: () => file.click() }, icon("image")), file, field, button));
+  const form = h(
+    "form",
+    {
+      onsubmit: (event) => {
+        event.preventDefault();
+        running ? running.abort() : send();
+      },
+    },
+    thumbs,
+    h(
+      "div.box",
+      h(
+        "button.btn.ghost.icon-only",
+        { type: "button", "aria-label": "Add an image", title: "Add an image", onclick: () => file.click() },
+        icon("image"),
+      ),
+      file,
+      field,
+      button,
+    ),
+  );
 
   function attach(one) {
     if (!KINDS.includes(one.type)) return toast("Only PNG, JPEG, WebP and GIF images can be sent.");
@@ -51,27 +99,36 @@ export async function show({ query, session, signal }) {
   }
 
   function drawThumbs() {
-    set(thumbs, images.map((url, at) => h("button", { type: "button", "aria-label": `Remove image ${at + 1}`, style: { border: 0, padding: 0, background: "none" }, onclick: () => { images.splice(at, 1); drawThumbs(); } }, h("img", { src: url, alt: "" }))));
+    set(
+      thumbs,
+      images.map((url, at) =>
+        h(
+          "button",
+          {
+            type: "button",
+            "aria-label": `Remove image ${at + 1}`,
+            style: { border: 0, padding: 0, background: "none" },
+            onclick: () => {
+              images.splice(at, 1);
+              drawThumbs();
+            },
+          },
+          h("img", { src: url, alt: "" }),
+        ),
+      ),
+    );
   }
 
   function start() {
-    set(log, talk.length ? talk.map((one) => (one.role === "user" ? mine(one) : drawn(one))) : intro());
+    set(log, talk.length ? talk.map((one) => (one.role === "user" ? mine(one) : drawn(one))) : intro(session, ask));
     bottom();
   }
 
-  function intro() {
-    const questions = [session.demo?.question, ...(session.demo?.questions ?? [])].filter((one, at, all) => one && all.indexOf(one) === at);
-    return h("div.empty", icon("spark"), h("h2", "A client that knows nothing about tools"),
-      h("p", "It sends one streaming request and shows the text. The badges show the tool calls that the proxy reports in the stream, because the request has ", h("code", "x-toolrelay-trace: events"), "."),
-      h("div.suggest", (questions.length ? questions : ["What time is it in Lisbon?", "What is the weather in Berlin?"]).map((one) => h("button.btn", { type: "button", onclick: () => { field.value = one; send(); } }, one))));
-  }
-
+  const ask = (question) => {
+    field.value = question;
+    send();
+  };
   const bottom = () => (log.scrollTop = log.scrollHeight);
-
-  function asked(messages) {
-    const further = options.further.trim() ? JSON.parse(options.further) : {};
-    return { ...further, model: options.model, messages, system: options.system.trim(), ...(options.max_tokens && { max_tokens: Number(options.max_tokens) }), ...(options.temperature !== "" && { temperature: Number(options.temperature) }) };
-  }
 
   async function send(again = false) {
     const words = field.value.trim();
@@ -87,7 +144,10 @@ export async function show({ query, session, signal }) {
     }
     let body;
     try {
-      body = asked(talk.map(({ role, content, images: sent }) => ({ role, content, images: sent })));
+      body = asked(
+        options,
+        talk.map(({ role, content, images: sent }) => ({ role, content, images: sent })),
+      );
     } catch {
       return add(log, h("div.turn", note("bad", "Further fields must be a JSON object.")));
     }
@@ -102,12 +162,18 @@ export async function show({ query, session, signal }) {
     let first = null;
     let run = null;
     try {
-      run = await streamPlay(options.dialect, body, options.tools.trim() ? { "x-toolrelay-tools": options.tools.trim() } : {}, (kind, value) => {
-        first ??= performance.now() - began;
-        const near = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
-        view.tell(kind, value);
-        if (near) bottom();
-      }, running.signal);
+      run = await streamPlay(
+        options.dialect,
+        body,
+        options.tools.trim() ? { "x-toolrelay-tools": options.tools.trim() } : {},
+        (kind, value) => {
+          first ??= performance.now() - began;
+          const near = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
+          view.tell(kind, value);
+          if (near) bottom();
+        },
+        running.signal,
+      );
     } catch (error) {
       view.tell("error", error.name === "AbortError" ? "You stopped the answer." : error.message);
     }
@@ -119,13 +185,18 @@ export async function show({ query, session, signal }) {
     if (signal.aborted) return;
     view.done({ first, took, run });
     const said = view.said();
-    talk.push({ role: "assistant", content: said.text || "", calls: said.calls, after: { first, took, run, usage: said.usage, end: said.end } });
+    talk.push({
+      role: "assistant",
+      content: said.text || "",
+      calls: said.calls,
+      after: { first, took, run, usage: said.usage, end: said.end },
+    });
     save();
     say(said.text ? `The answer: ${said.text.slice(0, 300)}` : "The answer has ended.");
     bottom();
   }
 
-  /** Shows the calls that wait for a decision: the answer names them, and they must be of its own run or its agents'. */
+  /** Shows the calls that wait for a decision: the answer names them, and they are of its own run or its agents'. */
   async function waiting(run, view) {
     const ids = [...new Set(view.said().text.match(/appr_[0-9a-f]{32}/g) ?? [])].slice(0, 16);
     const rows = await Promise.all(ids.map((id) => api(`approvals/${id}`, { signal }).catch(() => null)));
@@ -136,7 +207,15 @@ export async function show({ query, session, signal }) {
   }
 
   function mine(message) {
-    return h("div.turn.me", message.images?.length > 0 && h("div.thumbs", message.images.map((url) => h("img", { src: url, alt: "An image that you sent" }))), message.content && h("div.says.stranger", message.content));
+    return h(
+      "div.turn.me",
+      message.images?.length > 0 &&
+        h(
+          "div.thumbs",
+          message.images.map((url) => h("img", { src: url, alt: "An image that you sent" })),
+        ),
+      message.content && h("div.says.stranger", message.content),
+    );
   }
 
   /** One answer as it arrives: text as text nodes, a badge for each call. */
@@ -145,11 +224,37 @@ export async function show({ query, session, signal }) {
     const thinking = h("details", { hidden: true }, h("summary.muted.small", "Thinking"), h("div.thinking.stranger"));
     const text = h("div.says.stranger.writing");
     const approvals = h("div.col");
-    const further = h("div.row", { hidden: true }, h("button.btn", { type: "button", onclick: () => { further.hidden = true; field.value = "Go on."; send(); } }, icon("play"), "Continue"));
+    const further = h(
+      "div.row",
+      { hidden: true },
+      h(
+        "button.btn",
+        {
+          type: "button",
+          onclick: () => {
+            further.hidden = true;
+            field.value = "Go on.";
+            send();
+          },
+        },
+        icon("play"),
+        "Continue",
+      ),
+    );
     const goOn = () => (further.hidden = [...approvals.children].some((one) => one.querySelector("[data-act]")));
     const trouble = h("div.col");
     const after = h("div.after", h("span", h("i.spin"), " waiting"));
-    const element = h("article.turn", { "aria-label": "Answer" }, thinking, calls, text, approvals, further, trouble, after);
+    const element = h(
+      "article.turn",
+      { "aria-label": "Answer" },
+      thinking,
+      calls,
+      text,
+      approvals,
+      further,
+      trouble,
+      after,
+    );
     const seen = new Map();
     const state = { text: "", usage: {}, end: null, calls: [] };
     const call = (value) => {
@@ -176,7 +281,16 @@ export async function show({ query, session, signal }) {
           call(value).update(value);
           state.calls.push(value);
         } else if (kind === "approval") add(approvals, askCard(value, { inline: true, decided: goOn }));
-        else if (kind === "client-call") add(calls, note("info", "The model called ", h("code", value), ", a function that this client did not declare or cannot run."));
+        else if (kind === "client-call")
+          add(
+            calls,
+            note(
+              "info",
+              "The model called ",
+              h("code", value),
+              ", a function that this client did not declare or cannot run.",
+            ),
+          );
         else if (kind === "usage") Object.assign(state.usage, value);
         else if (kind === "end") state.end = value;
         else if (kind === "error") add(trouble, note("bad", value));
@@ -185,7 +299,11 @@ export async function show({ query, session, signal }) {
       done: (facts) => {
         text.classList.remove("writing");
         if (!state.text) text.hidden = true;
-        set(after, footer({ ...facts, usage: state.usage, end: state.end }), h("button.btn.ghost.small", { type: "button", onclick: () => again(element) }, icon("replay"), "Again"));
+        set(
+          after,
+          footer({ ...facts, usage: state.usage, end: state.end }),
+          h("button.btn.ghost.small", { type: "button", onclick: () => again(element) }, icon("replay"), "Again"),
+        );
       },
     };
   }
@@ -241,40 +359,10 @@ export async function show({ query, session, signal }) {
     field.focus();
   }
 
-  const bind = (name, element) => {
-    element.addEventListener("input", () => {
-      options[name] = element.value;
-      if (name === "model" || name === "dialect") remember(`?dialect=${options.dialect}&model=${encodeURIComponent(options.model)}`);
-    });
-    return element;
-  };
-  const known = [...new Set([options.model, ...models].filter((one) => one && !one.includes("*")))];
-  const model = h("input.input.mono", { value: options.model, list: "play-models", spellcheck: "false", autocomplete: "off" });
-  const panel = h(
-    "section.card.options",
-    { "aria-label": "Request" },
-    h("label.field", h("span", "Dialect"), bind("dialect", h("select.input", Object.entries(DIALECTS).map(([id, one]) => h("option", { value: id, selected: id === options.dialect }, one.name))))),
-    h("label.field", h("span", "Model"), bind("model", model), h("datalist", { id: "play-models" }, known.map((one) => h("option", { value: one })))),
-    h("label.field", h("span", "System prompt"), bind("system", h("textarea.input", { rows: 3 }))),
-    h("div.row", h("label.field.grow", h("span", "Max tokens"), bind("max_tokens", h("input.input", { type: "number", min: 1, placeholder: "default" }))), h("label.field.grow", h("span", "Temperature"), bind("temperature", h("input.input", { type: "number", min: 0, max: 2, step: 0.1, placeholder: "default" })))),
-    h("label.field", h("span", "Tools (x-toolrelay-tools)"), bind("tools", h("input.input.mono", { placeholder: "default", spellcheck: "false" })), h("small", "Names or patterns, or none.")),
-    h("label.field", h("span", "Further fields, as JSON"), bind("further", h("textarea.input.mono", { rows: 2, placeholder: "{}", spellcheck: "false" }))),
-    h("button.btn", { type: "button", onclick: () => showRequest() }, icon("copy"), "The request as curl, Python, Node"),
-    h("p.small.muted", "Requests are sent as the caller ", h("code", "ui"), ", with the rights in ", h("code", "ui.playground_*"), ". The conversation stays in this tab."),
-  );
-
-  function showRequest() {
-    let body;
-    try {
-      body = bodyOf(options.dialect, asked([...talk.map(({ role, content }) => ({ role, content })), ...(field.value.trim() ? [{ role: "user", content: field.value.trim() }] : [])]));
-    } catch {
-      return toast("Further fields must be a JSON object.");
-    }
-    const way = DIALECTS[options.dialect];
-    const headers = { ...way.headers, "x-toolrelay-trace": "events" };
-    const list = programs(`${location.origin}/${way.path}`, headers, body);
-    dialog("The request as a program", tabs("Languages", list.map(([name, text]) => [name, name, () => code(text, `${name} ${name === "curl" ? "command" : "program"}`)])));
-  }
+  const panel = requestPanel(options, models, () => [
+    ...talk.map(({ role, content }) => ({ role, content })),
+    ...(field.value.trim() ? [{ role: "user", content: field.value.trim() }] : []),
+  ]);
 
   on("approval", (row) => document.dispatchEvent(new CustomEvent("toolrelay:approval", { detail: row })), signal);
   start();

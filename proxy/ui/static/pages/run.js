@@ -18,7 +18,9 @@ export async function show({ params, session, query, signal }) {
   const path = `runs/${params.id}`;
   const read = () => Promise.all([api(path, { signal }), conversationOf(path, signal)]);
   let [detail, conversation] = await read();
-  const rules = session.approvals ? { edit: session.approvals.edit, max_grant_s: session.approvals.max_grant_s ?? 0 } : null;
+  const rules = session.approvals
+    ? { edit: session.approvals.edit, max_grant_s: session.approvals.max_grant_s ?? 0 }
+    : null;
   const pair = linked();
   const top = h("div");
   const talk = h("div", { id: "talk" });
@@ -61,7 +63,8 @@ export async function show({ params, session, query, signal }) {
   keys({ ...toWire, j: () => pair.step(1), k: () => pair.step(-1), Escape: () => go("/ui/runs") }, signal);
 
   const { run } = detail;
-  const choose = (name) => history.replaceState(null, "", name ? `${location.pathname}?section=${name}` : location.pathname);
+  const choose = (name) =>
+    history.replaceState(null, "", name ? `${location.pathname}?section=${name}` : location.pathname);
   const views = viewTabs(hasWire, (next) => {
     view = next;
     drawTalk();
@@ -70,12 +73,33 @@ export async function show({ params, session, query, signal }) {
     title: `Run ${shortId(run.id)}`,
     class: "wide",
     node: [
-      h("nav.small", { "aria-label": "Breadcrumb" }, h("a", { href: "/ui/runs" }, "Runs"), h("span.muted", " / "), h("code", run.id)),
-      head([h("span.isolate", run.model || "Direct tool call"), run.upstream && h("span.muted.thin", "→ ", run.upstream), status], subtitle(detail), actions(run, path, { hasWire })),
+      h(
+        "nav.small",
+        { "aria-label": "Breadcrumb" },
+        h("a", { href: "/ui/runs" }, "Runs"),
+        h("span.muted", " / "),
+        h("code", run.id),
+      ),
+      head(
+        [
+          h("span.isolate", run.model || "Direct tool call"),
+          run.upstream && h("span.muted.thin", "→ ", run.upstream),
+          status,
+        ],
+        subtitle(detail),
+        actions(run, path, { hasWire }),
+      ),
       top,
-      h("div.run-pair",
-        h("section.card.thread-card", { "aria-label": "Conversation" }, h("header", h("h2", "Conversation"), views), talk),
-        h("section.card.beside", { "aria-label": "Timeline" }, h("header", h("h2", "Timeline")), beside)),
+      h(
+        "div.run-pair",
+        h(
+          "section.card.thread-card",
+          { "aria-label": "Conversation" },
+          h("header", h("h2", "Conversation"), views),
+          talk,
+        ),
+        h("section.card.beside", { "aria-label": "Timeline" }, h("header", h("h2", "Timeline")), beside),
+      ),
       sections(detail, query.get("section"), choose),
     ],
   };
@@ -92,8 +116,16 @@ async function conversationOf(path, signal) {
 }
 
 function subtitle({ run, meaning }) {
-  const parts = [run.caller_name ?? run.caller, dialectName(run.wire), run.stream ? "streamed" : "not streamed", when(run.started_at)];
-  const parent = run.parent_run && [" · part of ", h("a", { href: `/ui/runs/${run.parent_run}` }, shortId(run.parent_run))];
+  const parts = [
+    run.caller_name ?? run.caller,
+    dialectName(run.wire),
+    run.stream ? "streamed" : "not streamed",
+    when(run.started_at),
+  ];
+  const parent = run.parent_run && [
+    " · part of ",
+    h("a", { href: `/ui/runs/${run.parent_run}` }, shortId(run.parent_run)),
+  ];
   const calm = run.status === "completed" && !run.spent;
   return h("span", parts.filter(Boolean).join(" · "), parent, !calm && h("span.isolate.soft", " · ", meaning));
 }
@@ -102,7 +134,11 @@ function viewTabs(hasWire, choose) {
   const list = [["conversation", "As a conversation"], hasWire && ["seen", "What the model saw"]].filter(Boolean);
   const buttons = list.map(([id, text]) => {
     const pressed = String(id === "conversation");
-    return h("button", { type: "button", "aria-pressed": pressed, "aria-controls": "talk", onclick: () => press(id) }, text);
+    return h(
+      "button",
+      { type: "button", "aria-pressed": pressed, "aria-controls": "talk", onclick: () => press(id) },
+      text,
+    );
   });
   const press = (id) => {
     buttons.forEach((button, at) => button.setAttribute("aria-pressed", String(list[at][0] === id)));
@@ -113,14 +149,19 @@ function viewTabs(hasWire, choose) {
 
 function summary({ run, turns, agent_runs: below = [] }) {
   const none = run.total_tokens === null;
-  const tokens = none ? [NONE] : [number(run.total_tokens), `${number(run.input_tokens)} in, ${number(run.output_tokens)} out`];
+  const tokens = none
+    ? [NONE]
+    : [number(run.total_tokens), `${number(run.input_tokens)} in, ${number(run.output_tokens)} out`];
   const inner = below.reduce((sum, one) => sum + (one.cost ?? 0), 0);
-  return figures([
-    ["Took", run.ended_at ? duration(run.duration_s) : "still running"],
-    ["First byte", ms(turns[0]?.first_ms)],
-    ["Turns", number(run.turns)],
-    ["Tool calls", number(run.tool_calls)],
-    ["Tokens", ...tokens],
-    ["Cost", cost(run.cost), inner > 0 && `and ${cost(inner)} below it`],
-  ], "slim");
+  return figures(
+    [
+      ["Took", run.ended_at ? duration(run.duration_s) : "still running"],
+      ["First byte", ms(turns[0]?.first_ms)],
+      ["Turns", number(run.turns)],
+      ["Tool calls", number(run.tool_calls)],
+      ["Tokens", ...tokens],
+      ["Cost", cost(run.cost), inner > 0 && `and ${cost(inner)} below it`],
+    ],
+    "slim",
+  );
 }

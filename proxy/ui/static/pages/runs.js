@@ -1,17 +1,18 @@
 // The live list of runs, filtered by the address.
 import { api, query } from "../core/api.js";
-import { h, say, set, toast } from "../core/dom.js";
+import { h, say, set } from "../core/dom.js";
 import { NONE, ago, cost, count, duration, moment, shortId, short, when } from "../core/format.js";
 import { icon } from "../core/icons.js";
 import { keys } from "../core/keys.js";
 import { liveState, on } from "../core/live.js";
-import { go, reload, remember } from "../core/router.js";
+import { go, remember } from "../core/router.js";
 import { dialectName, statusDot, statusWord, toolBadges } from "../parts/badges.js";
-import { code, head, menu, note } from "../parts/page.js";
+import { head, menu, note } from "../parts/page.js";
 import { rows } from "../parts/rows.js";
 import { exportRuns } from "../parts/runs/export.js";
 import { NAMES, filterBar, searches } from "../parts/runs/filters.js";
 import { runTexts } from "../parts/runs/texts.js";
+import { askDemo, welcome } from "../parts/runs/welcome.js";
 
 const PAGE = 100;
 const MOST = 20_000;
@@ -29,17 +30,38 @@ export async function show({ query: asked, session, signal }) {
   const take = (page) => {
     more = page.has_more;
     last = page.last_id;
-    scope = page.searched === undefined ? "" : `Searched ${count(page.searched, "run")}${page.has_more && page.searched_until ? `, back to ${when(page.searched_until)}` : ""}. `;
+    scope =
+      page.searched === undefined
+        ? ""
+        : `Searched ${count(page.searched, "run")}${page.has_more ? `, back to ${when(page.searched_until)}` : ""}. `;
     return page.data;
   };
   runs = take(await load());
 
-  const texts = runTexts({ signal, changed: (ids) => list.put((runs = runs.map((run) => (ids.has(run.id) ? { ...run } : run)))) });
+  const texts = runTexts({
+    signal,
+    changed: (ids) => list.put((runs = runs.map((run) => (ids.has(run.id) ? { ...run } : run)))),
+  });
   signal.addEventListener("abort", texts.stop);
   const drawRow = (run) => rowOf(run, session.content === "none" ? {} : texts.of(run));
-  const list = rows({ label: "Runs", head: headRow(), draw: drawRow, height: () => (innerWidth <= 640 ? 108 : 56), more: older, open: (id) => go(`/ui/runs/${id}`) });
+  const list = rows({
+    label: "Runs",
+    head: headRow(),
+    draw: drawRow,
+    height: () => (innerWidth <= 640 ? 108 : 56),
+    more: older,
+    open: (id) => go(`/ui/runs/${id}`),
+  });
   signal.addEventListener("abort", list.destroy);
-  const fresh = h("button.btn.main.small.new-rows", { type: "button", hidden: true, onclick: () => { list.scroll.scrollTop = 0; grew = 0; flush(); } });
+  const fresh = h("button.btn.main.small.new-rows", {
+    type: "button",
+    hidden: true,
+    onclick: () => {
+      list.scroll.scrollTop = 0;
+      grew = 0;
+      flush();
+    },
+  });
   list.element.append(fresh);
   const counted = h("span");
   const pause = h("button.btn", { type: "button", onclick: toggle });
@@ -72,8 +94,16 @@ export async function show({ query: asked, session, signal }) {
       if (list.element.isConnected || !place.firstChild) set(place, nothing());
     } else if (!list.element.isConnected) set(place, list.element);
     list.put(runs, added);
-    set(counted, `${scope}${count(runs.length, "run")}${more && !scope ? ", more below" : ""} `, more && scope && h("button.btn.small", { type: "button", onclick: older }, "Search older runs"));
-    set(pause, icon(paused ? "resume" : "pause"), paused ? `Resume${waiting.size ? ` (${waiting.size})` : ""}` : "Pause");
+    set(
+      counted,
+      `${scope}${count(runs.length, "run")}${more && !scope ? ", more below" : ""} `,
+      more && scope && h("button.btn.small", { type: "button", onclick: older }, "Search older runs"),
+    );
+    set(
+      pause,
+      icon(paused ? "resume" : "pause"),
+      paused ? `Resume${waiting.size ? ` (${waiting.size})` : ""}` : "Pause",
+    );
     pause.setAttribute("aria-pressed", String(paused));
     fresh.hidden = !grew || list.scroll.scrollTop < 30;
     set(fresh, `${count(grew, "new run")}`);
@@ -115,21 +145,47 @@ export async function show({ query: asked, session, signal }) {
     waiting.set(run.id, run);
     if (paused) return draw();
     // Runs that arrive together are drawn together.
-    if (!timer) timer = setTimeout(() => { timer = 0; if (!signal.aborted && !paused) flush(); }, 120);
+    if (!timer)
+      timer = setTimeout(() => {
+        timer = 0;
+        if (!signal.aborted && !paused) flush();
+      }, 120);
   };
   on("run", arrive, signal);
   on("reset", () => again(), signal);
-  list.scroll.addEventListener("scroll", () => { if (list.scroll.scrollTop < 30) { grew = 0; fresh.hidden = true; } }, { passive: true });
+  list.scroll.addEventListener(
+    "scroll",
+    () => {
+      if (list.scroll.scrollTop < 30) {
+        grew = 0;
+        fresh.hidden = true;
+      }
+    },
+    { passive: true },
+  );
   keys({ j: () => list.move(1), k: () => list.move(-1), Enter: () => list.open(), ".": toggle }, signal);
   // Update the durations of running runs.
-  const clock = setInterval(() => runs.some((run) => run.status === "running") && !paused && list.put((runs = runs.map((run) => (run.status === "running" ? { ...run } : run)))), 1000);
+  const clock = setInterval(
+    () =>
+      runs.some((run) => run.status === "running") &&
+      !paused &&
+      list.put((runs = runs.map((run) => (run.status === "running" ? { ...run } : run)))),
+    1000,
+  );
   // Without events, load the list every few seconds.
   const poll = setInterval(async () => {
     if (paused || document.hidden || liveState() === "on") return;
     const page = await load().catch(() => null);
-    if (page && !signal.aborted) page.data.filter((run) => JSON.stringify(run) !== JSON.stringify(runs.find((one) => one.id === run.id))).forEach(arrive);
+    if (page && !signal.aborted)
+      page.data
+        .filter((run) => JSON.stringify(run) !== JSON.stringify(runs.find((one) => one.id === run.id)))
+        .forEach(arrive);
   }, 5000);
-  signal.addEventListener("abort", () => { clearInterval(clock); clearInterval(poll); clearTimeout(timer); });
+  signal.addEventListener("abort", () => {
+    clearInterval(clock);
+    clearInterval(poll);
+    clearTimeout(timer);
+  });
 
   async function again() {
     runs = take(await load());
@@ -154,7 +210,17 @@ export async function show({ query: asked, session, signal }) {
 
   function nothing() {
     if (NAMES.some((name) => filter[name]))
-      return h("div.card", h("div.empty", icon("search"), h("h2", "No run matches this filter"), h("p", scope || "New runs that match appear here automatically."), more && scope && h("button.btn.main", { type: "button", onclick: older }, "Search older runs"), h("button.btn", { type: "button", onclick: () => go("/ui/runs") }, "Show all runs")));
+      return h(
+        "div.card",
+        h(
+          "div.empty",
+          icon("search"),
+          h("h2", "No run matches this filter"),
+          h("p", scope || "New runs that match appear here automatically."),
+          more && scope && h("button.btn.main", { type: "button", onclick: older }, "Search older runs"),
+          h("button.btn", { type: "button", onclick: () => go("/ui/runs") }, "Show all runs"),
+        ),
+      );
     return welcome(session);
   }
 
@@ -162,17 +228,33 @@ export async function show({ query: asked, session, signal }) {
   return {
     title: "Runs",
     class: "full",
-    node: [head("Runs", "Each request with server tools on offer: its turns, its calls and their outcome.", session.demo && runs.length > 0 && askDemo(session), pause, menu("Export", "down", [
-      ["As a table (CSV)", "down", () => exportRuns("csv", load, textsOf)],
-      ["As JSON lines", "down", () => exportRuns("jsonl", load, textsOf)],
-    ])), bar.element, place],
+    node: [
+      head(
+        "Runs",
+        "Each request with server tools on offer: its turns, its calls and their outcome.",
+        session.demo && runs.length > 0 && askDemo(session),
+        pause,
+        menu("Export", "down", [
+          ["As a table (CSV)", "down", () => exportRuns("csv", load, textsOf)],
+          ["As JSON lines", "down", () => exportRuns("jsonl", load, textsOf)],
+        ]),
+      ),
+      bar.element,
+      place,
+    ],
     shown: () => draw(),
   };
 }
 
 /** Whether a run that an event brings belongs in the filtered list; patterns work as on the server. */
 function fits(run, filter) {
-  const glob = (pattern, text) => new RegExp(`^${pattern.split("*").map((part) => part.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join(".*")}$`).test(text ?? "");
+  const glob = (pattern, text) =>
+    new RegExp(
+      `^${pattern
+        .split("*")
+        .map((part) => part.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"))
+        .join(".*")}$`,
+    ).test(text ?? "");
   if (filter.status && run.status !== filter.status) return false;
   if (filter.model && !glob(filter.model, run.model)) return false;
   if (filter.tool && !(run.calls ?? []).some((call) => glob(filter.tool, call.tool))) return false;
@@ -185,8 +267,30 @@ function fits(run, filter) {
 const cell = (name, ...children) => h("div", { role: "cell", class: name }, children);
 
 function headRow() {
-  const names = [["", "Time"], ["", "Question and answer"], ["c-model", "Model"], ["", "Tools"], ["c-tokens num", "Tokens"], ["c-cost num", "Cost"], ["c-time num", "Took"]];
-  return h("div.run-grid", { role: "row" }, names.map(([name, text]) => h("div", { role: "columnheader", class: name, title: text === "Cost" ? "In the currency of the prices that the configuration gives" : null }, text)));
+  const names = [
+    ["", "Time"],
+    ["", "Question and answer"],
+    ["c-model", "Model"],
+    ["", "Tools"],
+    ["c-tokens num", "Tokens"],
+    ["c-cost num", "Cost"],
+    ["c-time num", "Took"],
+  ];
+  return h(
+    "div.run-grid",
+    { role: "row" },
+    names.map(([name, text]) =>
+      h(
+        "div",
+        {
+          role: "columnheader",
+          class: name,
+          title: text === "Cost" ? "In the currency of the prices that the configuration gives" : null,
+        },
+        text,
+      ),
+    ),
+  );
 }
 
 /** A row: what was asked and answered, if that was kept. */
@@ -200,45 +304,36 @@ function rowOf(run, text) {
   return h(
     "div.run-grid",
     { role: "presentation" },
-    cell("status", statusDot(run.status), h("div", h("time.nowrap", { datetime: began, title: moment(run.started_at) }, when(run.started_at)), h("div.small.muted.cut", statusWord(run.status)))),
-    cell("lead", h("div.cut.isolate", h("a", { href: `/ui/runs/${run.id}`, title: run.id, "aria-label": label }, title)), h("div.small.muted.cut.isolate", text?.answer ?? (text && run.error_code) ?? " ")),
-    cell("c-model", h("div.cut", model), h("div.small.muted.cut", [run.caller_name ?? run.caller, dialectName(run.wire), run.upstream].filter(Boolean).join(" · "))),
-    cell("c-tools", run.error_code && !(run.calls ?? []).length ? h("span.badge.bad", icon("alert"), h("span", run.error_code)) : toolBadges(run.calls, run.calls_more)),
+    cell(
+      "status",
+      statusDot(run.status),
+      h(
+        "div",
+        h("time.nowrap", { datetime: began, title: moment(run.started_at) }, when(run.started_at)),
+        h("div.small.muted.cut", statusWord(run.status)),
+      ),
+    ),
+    cell(
+      "lead",
+      h("div.cut.isolate", h("a", { href: `/ui/runs/${run.id}`, title: run.id, "aria-label": label }, title)),
+      h("div.small.muted.cut.isolate", text?.answer ?? (text && run.error_code) ?? " "),
+    ),
+    cell(
+      "c-model",
+      h("div.cut", model),
+      h(
+        "div.small.muted.cut",
+        [run.caller_name ?? run.caller, dialectName(run.wire), run.upstream].filter(Boolean).join(" · "),
+      ),
+    ),
+    cell(
+      "c-tools",
+      run.error_code && !(run.calls ?? []).length
+        ? h("span.badge.bad", icon("alert"), h("span", run.error_code))
+        : toolBadges(run.calls, run.calls_more),
+    ),
     cell("c-tokens num", tokens),
     cell("c-cost num soft", cost(run.cost)),
     cell("c-time num", duration(took)),
-  );
-}
-
-/** Ask the demo's question as the playground does; its run appears in the list. */
-async function ask(session, button) {
-  button.disabled = true;
-  try {
-    const { streamPlay } = await import("../client/dialects.js");
-    await streamPlay("chat", { model: session.demo.model, messages: [{ role: "user", content: session.demo.question }] }, {}, () => {});
-    if (liveState() !== "on") await reload();
-  } catch (error) {
-    toast(error.message);
-  } finally {
-    button.disabled = false;
-  }
-}
-
-function askDemo(session, main = false) {
-  const button = h("button.btn", { type: "button", class: main ? "main" : "", onclick: () => ask(session, button) }, icon("spark"), "Ask the demo question");
-  return button;
-}
-
-function welcome(session) {
-  const base = `${location.origin}/v1`;
-  const model = session.demo?.model ?? "gpt-4o-mini";
-  const question = session.demo?.question ?? "What time is it in Lisbon?";
-  const text = `curl -N ${base}/chat/completions \\\n  -H 'content-type: application/json' \\\n  ${session.demo ? "" : '-H "authorization: Bearer $TOOLRELAY_API_KEY" \\\n  '}-d '${JSON.stringify({ model, stream: true, messages: [{ role: "user", content: question }] })}'`;
-  return h(
-    "div.card.hello",
-    h("div.col", { style: { gap: "1rem" } }, h("h2", session.demo ? "The first tool call is one click away" : "No run yet"),
-      h("p", session.demo ? ["Ask: “", h("span.isolate", session.demo.question), "” The model calls two tools, toolrelay runs them, and the client sees one stream."] : ["Point any OpenAI client at ", h("code", base), ". Each request in which tools are offered appears here as it happens."]),
-      h("div.row.wrap", session.demo ? askDemo(session, true) : h("a.btn.main", { href: "/ui/play" }, icon("play"), "Open the playground"), session.demo && h("a.btn", { href: "/ui/play" }, icon("play"), "Open the playground"))),
-    code(text, "curl command"),
   );
 }

@@ -41,7 +41,7 @@ export function hexOf(leg, [from, to]) {
   for (let at = from; at < to; at += 16) {
     const row = [...leg.data.subarray(at, Math.min(to, at + 16))];
     const hex = row.map((one) => one.toString(16).padStart(2, "0")).join(" ");
-    lines.push(`${at.toString(16).padStart(6, "0")}  ${hex.padEnd(47)}  ${row.map((one) => (one > 31 && one < 127 ? String.fromCharCode(one) : "·")).join("")}`);
+    lines.push(`${at.toString(16).padStart(6, "0")}  ${hex.padEnd(47)}  ${row.map(drawn).join("")}`);
   }
   return lines.join("\n");
 }
@@ -53,7 +53,13 @@ export function rowsOf(pair, legs) {
     const moments = [];
     if (left && span.a[1] > span.a[0]) moments.push(left.at(span.a[1] - 1));
     if (right && span.b[1] > span.b[0]) moments.push(right.at(span.b[1] - 1));
-    return { ...span, left, right, at: moments.length ? Math.max(...moments) : 0, arrives: Math.min(...(moments.length ? moments : [0])) };
+    return {
+      ...span,
+      left,
+      right,
+      at: moments.length ? Math.max(...moments) : 0,
+      arrives: Math.min(...(moments.length ? moments : [0])),
+    };
   });
 }
 
@@ -68,3 +74,6 @@ export function middle(a, b) {
     [b.slice(0, head), b.slice(head, b.length - tail), b.slice(b.length - tail)],
   ];
 }
+
+/** A byte as its letter, or as a dot. */
+const drawn = (one) => (one > 31 && one < 127 ? String.fromCharCode(one) : "·");

@@ -3,8 +3,12 @@ import { h } from "../core/dom.js";
 import { icon } from "../core/icons.js";
 
 const RUN = {
-  running: ["info", "Running"], completed: ["ok", "Completed"], suspended: ["warn", "Suspended"], failed: ["bad", "Failed"],
-  cancelled: ["", "Cancelled"], interrupted: ["bad", "Interrupted"],
+  running: ["info", "Running"],
+  completed: ["ok", "Completed"],
+  suspended: ["warn", "Suspended"],
+  failed: ["bad", "Failed"],
+  cancelled: ["", "Cancelled"],
+  interrupted: ["bad", "Interrupted"],
 };
 const SIGNS = { ok: "check", bad: "cross", warn: "clock", info: null, "": "block" };
 
@@ -21,10 +25,25 @@ export function statusDot(status) {
 }
 
 /** The short name of a tool: without its provider's prefix. */
-export const toolName = (id) => id.replace(/^core__/, "").replace(/^mcp__/, "").replace("__", " › ");
+export const toolName = (id) =>
+  id
+    .replace(/^core__/, "")
+    .replace(/^mcp__/, "")
+    .replace("__", " › ");
 
-const CALL = { success: ["ok", "check", "succeeded"], started: ["info", null, "runs"], error: ["bad", "cross", "failed"], cancelled: ["", "block", "cancelled"], interrupted: ["bad", "alert", "interrupted"] };
-const WORDS = { timeout: ["warn", "clock", "timed out"], policy_denied: ["warn", "block", "denied"], approval_required: ["warn", "clock", "waits for approval"], approval_denied: ["warn", "block", "denied by a person"] };
+const CALL = {
+  success: ["ok", "check", "succeeded"],
+  started: ["info", null, "runs"],
+  error: ["bad", "cross", "failed"],
+  cancelled: ["", "block", "cancelled"],
+  interrupted: ["bad", "alert", "interrupted"],
+};
+const WORDS = {
+  timeout: ["warn", "clock", "timed out"],
+  policy_denied: ["warn", "block", "denied"],
+  approval_required: ["warn", "clock", "waits for approval"],
+  approval_denied: ["warn", "block", "denied by a person"],
+};
 
 export function callState(call) {
   return WORDS[call.error_code] ?? CALL[call.status] ?? ["", "info", call.status];
@@ -35,7 +54,10 @@ export function toolBadge(call, { known = true } = {}) {
   const [kind, sign, word] = callState(call);
   return h(
     "span.badge.tool-badge",
-    { class: `${kind} ${known ? "" : "gone"}`, title: `${call.tool}: ${word}${call.error_code ? ` (${call.error_code})` : ""}` },
+    {
+      class: `${kind} ${known ? "" : "gone"}`,
+      title: `${call.tool}: ${word}${call.error_code ? ` (${call.error_code})` : ""}`,
+    },
     sign ? icon(sign) : h("i.spin"),
     h("span", toolName(call.tool)),
     h("span.unseen", word),
@@ -59,4 +81,7 @@ export function toolBadges(calls = [], more = 0, most = 6) {
   return h("div.badges", shown);
 }
 
-export const dialectName = (wire) => ({ chat: "Chat", responses: "Responses", anthropic: "Messages", messages: "Messages", ollama: "Ollama", mcp: "MCP" })[wire] ?? wire;
+export const dialectName = (wire) =>
+  ({ chat: "Chat", responses: "Responses", anthropic: "Messages", messages: "Messages", ollama: "Ollama", mcp: "MCP" })[
+    wire
+  ] ?? wire;

@@ -54,26 +54,63 @@ function draw(rows, { by, key, name, format, order, since }, wide) {
       const from = y(below + value);
       const height = y(below) - from;
       below += value;
-      return svg("rect", { x: x + (step - bar) / 2, y: from, width: bar, height: Math.max(1, height - 1), rx: Math.min(3, bar / 4), class: `s${index}` });
+      return svg("rect", {
+        x: x + (step - bar) / 2,
+        y: from,
+        width: bar,
+        height: Math.max(1, height - 1),
+        rx: Math.min(3, bar / 4),
+        class: `s${index}`,
+      });
     });
     const hit = svg("rect.hit", { x, y: 0, width: step, height: TALL });
-    tip(hit, () => tipRows([[long(day), format(sums[at])], ...parts.map((group) => [label(group), found.get(group) ? format(found.get(group)) : null])]));
-    return [rects, hit, at % every === 0 && svg("text", { x: x + step / 2, y: TALL + BELOW - 6, "text-anchor": "middle" }, small(day))];
+    tip(hit, () =>
+      tipRows([
+        [long(day), format(sums[at])],
+        ...parts.map((group) => [label(group), found.get(group) ? format(found.get(group)) : null]),
+      ]),
+    );
+    return [
+      rects,
+      hit,
+      at % every === 0 && svg("text", { x: x + step / 2, y: TALL + BELOW - 6, "text-anchor": "middle" }, small(day)),
+    ];
   });
   return {
-    chart: svg("svg.chart", { viewBox: `0 0 ${wide} ${TALL + BELOW}`, role: "img", "aria-label": `${name} by day; the table below has the numbers` }, lines, columns),
-    legend: h("div.legend", parts.map((group, index) => h("span", h("i", { class: `s${index}` }), label(group)))),
+    chart: svg(
+      "svg.chart",
+      {
+        viewBox: `0 0 ${wide} ${TALL + BELOW}`,
+        role: "img",
+        "aria-label": `${name} by day; the table below has the numbers`,
+      },
+      lines,
+      columns,
+    ),
+    legend: h(
+      "div.legend",
+      parts.map((group, index) => h("span", h("i", { class: `s${index}` }), label(group))),
+    ),
   };
 }
 
 const label = (group) => (group === null ? "others" : group === "" ? "(none)" : String(group));
-const small = (day) => new Date(`${day}T12:00:00Z`).toLocaleDateString(undefined, { month: "short", day: "numeric", timeZone: "UTC" });
-const long = (day) => new Date(`${day}T12:00:00Z`).toLocaleDateString(undefined, { weekday: "short", month: "short", day: "numeric", timeZone: "UTC" });
+const small = (day) =>
+  new Date(`${day}T12:00:00Z`).toLocaleDateString(undefined, { month: "short", day: "numeric", timeZone: "UTC" });
+const long = (day) =>
+  new Date(`${day}T12:00:00Z`).toLocaleDateString(undefined, {
+    weekday: "short",
+    month: "short",
+    day: "numeric",
+    timeZone: "UTC",
+  });
 
 /** The days of an age, in UTC as the record counts them. */
 function span(since) {
   const many = { "24h": 2, "7d": 7, "30d": 30, "90d": 90 }[since] ?? 7;
-  return Array.from({ length: many }, (_, at) => new Date(Date.now() - (many - 1 - at) * DAY_MS).toISOString().slice(0, 10));
+  return Array.from({ length: many }, (_, at) =>
+    new Date(Date.now() - (many - 1 - at) * DAY_MS).toISOString().slice(0, 10),
+  );
 }
 
 function nice(value) {

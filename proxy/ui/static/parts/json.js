@@ -7,13 +7,19 @@ const MANY = 200;
 
 /** `whole`: nothing is cut or folded, and odd spaces are named, since a person decides about it. */
 export function json(value, { open = 2, whole = false } = {}) {
-  return h("div.json", whole ? node(value, Infinity, undefined, { many: Infinity, leaf: exact, name: spaced }) : node(value, open));
+  return h(
+    "div.json",
+    whole ? node(value, Infinity, undefined, { many: Infinity, leaf: exact, name: spaced }) : node(value, open),
+  );
 }
 
 const CUT = { many: MANY, leaf, name: (text) => text };
 
 function node(value, open, key, how = CUT) {
-  const name = key === undefined ? null : [h("span.k", typeof key === "number" ? String(key) : how.name(JSON.stringify(key))), ": "];
+  const name =
+    key === undefined
+      ? null
+      : [h("span.k", typeof key === "number" ? String(key) : how.name(JSON.stringify(key))), ": "];
   if (value === null || typeof value !== "object") return h("div.leaf", name, how.leaf(value));
   const list = Array.isArray(value);
   const entries = list ? value.map((one, at) => [at, one]) : Object.entries(value);
@@ -23,7 +29,11 @@ function node(value, open, key, how = CUT) {
   box.append(h("summary", name, h("span.muted", list ? `[ ${entries.length} ]` : `{ ${entries.length} }`)));
   box.append(...shown(entries.slice(0, how.many)));
   if (entries.length > how.many) {
-    const more = h("button.btn.small", { type: "button", onclick: () => more.replaceWith(...shown(entries.slice(MANY))) }, `Show ${entries.length - MANY} more`);
+    const more = h(
+      "button.btn.small",
+      { type: "button", onclick: () => more.replaceWith(...shown(entries.slice(MANY))) },
+      `Show ${entries.length - MANY} more`,
+    );
     box.append(more);
   }
   return box;
@@ -43,17 +53,34 @@ function exact(value) {
 function text(whole, kind) {
   if (whole.length <= LONG) return h("span.stranger", { class: kind }, readable(whole));
   const box = h("span.stranger", { class: kind }, readable(whole.slice(0, LONG)), "… ");
-  const more = h("button.btn.small", { type: "button", onclick: () => set(box, readable(whole)) }, `Show all ${whole.length} characters`);
+  const more = h(
+    "button.btn.small",
+    { type: "button", onclick: () => set(box, readable(whole)) },
+    `Show all ${whole.length} characters`,
+  );
   return h("span", box, more);
 }
 
 /** JSON's escapes of control characters become the page's own marks for them. */
-const readable = (quoted, feed = "\n") => quoted.replace(/\\(?:u([0-9a-f]{4})|[\\nt])/gi, (found, code) => (code ? String.fromCharCode(parseInt(code, 16)) : { "\\n": feed, "\\t": "\t" }[found] ?? found));
+const readable = (quoted, feed = "\n") =>
+  quoted.replace(/\\(?:u([0-9a-f]{4})|[\\nt])/gi, (found, code) =>
+    code ? String.fromCharCode(parseInt(code, 16)) : ({ "\\n": feed, "\\t": "\t" }[found] ?? found),
+  );
 
 /** A long untrusted text, cut at first. */
 export function longText(whole, most = 16_384) {
   if (whole.length <= most) return h("div.stranger", whole);
   const box = h("div.stranger", whole.slice(0, most), "…");
-  const more = h("button.btn.small", { type: "button", onclick: () => { set(box, whole); more.remove(); } }, `Show all ${whole.length.toLocaleString()} characters`);
+  const more = h(
+    "button.btn.small",
+    {
+      type: "button",
+      onclick: () => {
+        set(box, whole);
+        more.remove();
+      },
+    },
+    `Show all ${whole.length.toLocaleString()} characters`,
+  );
   return h("div.col", box, more);
 }

@@ -14,7 +14,12 @@ export function plays() {
   const shown = h("div", { "aria-live": "polite" });
   const open = async () => set(shown, await read(input.files[0]));
   const input = h("input", { type: "file", accept: ".json,.jsonl,.ndjson", onchange: open });
-  return card("Plays of fixtures", null, h("div.why", h("label.col", "The output of toolrelay eval --json", input)), shown);
+  return card(
+    "Plays of fixtures",
+    null,
+    h("div.why", h("label.col", "The output of toolrelay eval --json", input)),
+    shown,
+  );
 }
 
 async function read(file) {
@@ -41,8 +46,19 @@ function play(one) {
     one.error && same(false, one.error),
   ];
   const used = `${number(one.input_tokens + one.output_tokens)} tokens, ${cost(one.cost)}, ${one.seconds} s`;
-  return h("div.why", title, h("span.row.wrap", signs), h("p.muted.small", used), h("div.diff", trace("Recorded", one.recorded), trace("Played", one.played)));
+  return h(
+    "div.why",
+    title,
+    h("span.row.wrap", signs),
+    h("p.muted.small", used),
+    h("div.diff", trace("Recorded", one.recorded), trace("Played", one.played)),
+  );
 }
 
 const trace = (name, did) =>
-  h("div.col", h("h3", name), did.calls.map((call) => [h("code", toolName(call.name)), h("div.code", json(call.arguments))]), h("p.isolate", did.text));
+  h(
+    "div.col",
+    h("h3", name),
+    did.calls.map((call) => [h("code", toolName(call.name)), h("div.code", json(call.arguments))]),
+    h("p.isolate", did.text),
+  );

@@ -7,7 +7,12 @@ const SPARE = 6;
 export function rows({ label, head, draw, height, more, open }) {
   const inner = h("div", { role: "rowgroup", style: { position: "relative" } });
   const scroll = h("div.scroll", inner);
-  const table = h("div.list.card", { role: "table", "aria-label": label, tabindex: -1 }, h("div.head", { role: "rowgroup" }, head), scroll);
+  const table = h(
+    "div.list.card",
+    { role: "table", "aria-label": label, tabindex: -1 },
+    h("div.head", { role: "rowgroup" }, head),
+    scroll,
+  );
   const shown = new Map();
   let items = [];
   let tall = height();

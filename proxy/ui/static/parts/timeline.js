@@ -19,7 +19,8 @@ export function timeline(detail, { pinned = null, end: least = 0, onChoose = () 
   const now = Date.now() / 1000;
   // The calls of a program follow the call that ran it.
   const parents = new Map(below.map((one) => [one.id, one.parent_call]));
-  const linesOf = (call) => [call, ...inner.filter((one) => parents.get(one.run_id) === call.id)].map((one) => callLine(one, began, now));
+  const linesOf = (call) =>
+    [call, ...inner.filter((one) => parents.get(one.run_id) === call.id)].map((one) => callLine(one, began, now));
   const lines = turns.flatMap((turn) => [
     turnLine(turn, began, run, now),
     ...invocations.filter((call) => call.turn === turn.number).flatMap(linesOf),
@@ -46,7 +47,20 @@ export function timeline(detail, { pinned = null, end: least = 0, onChoose = () 
     }
     box.classList.toggle("pinned", chosen !== null);
     pin.hidden = chosen === null;
-    if (chosen) set(pin, h("div.row", h("h3.grow.cut", line.title), h("button.btn.ghost.icon-only.small", { type: "button", "aria-label": "Unpin", onclick: () => choose(line) }, icon("cross"))), line.detail());
+    if (chosen)
+      set(
+        pin,
+        h(
+          "div.row",
+          h("h3.grow.cut", line.title),
+          h(
+            "button.btn.ghost.icon-only.small",
+            { type: "button", "aria-label": "Unpin", onclick: () => choose(line) },
+            icon("cross"),
+          ),
+        ),
+        line.detail(),
+      );
     return chosen;
   };
 
@@ -54,9 +68,36 @@ export function timeline(detail, { pinned = null, end: least = 0, onChoose = () 
     const row = h(
       "tr",
       { class: line.kind === "call" ? "call-row" : "", "data-id": line.id, onclick: () => choose(line) },
-      h("th.tl-name", { scope: "row" }, h("button", { type: "button", "aria-pressed": "false", onclick: (event) => { event.stopPropagation(); choose(line); } }, h("span.cut", line.name), line.sign)),
-      h("td", h("div.track", line.bars.map(([kind, from, to]) =>
-        h("i.bar", { class: kind, style: { left: `${(from / top) * 100}%`, width: `${Math.max(0, (to - from) / top) * 100}%` } })), h("span.unseen", line.words))),
+      h(
+        "th.tl-name",
+        { scope: "row" },
+        h(
+          "button",
+          {
+            type: "button",
+            "aria-pressed": "false",
+            onclick: (event) => {
+              event.stopPropagation();
+              choose(line);
+            },
+          },
+          h("span.cut", line.name),
+          line.sign,
+        ),
+      ),
+      h(
+        "td",
+        h(
+          "div.track",
+          line.bars.map(([kind, from, to]) =>
+            h("i.bar", {
+              class: kind,
+              style: { left: `${(from / top) * 100}%`, width: `${Math.max(0, (to - from) / top) * 100}%` },
+            }),
+          ),
+          h("span.unseen", line.words),
+        ),
+      ),
       h("td.tl-ms.num", line.length),
     );
     tip(row, () => tipRows([["", line.title], ...line.numbers]));
@@ -83,9 +124,24 @@ function table(body, top, ticks) {
   return h(
     "table.tl",
     h("caption.unseen", "What happened when, from the start of the run"),
-    h("thead", h("tr", h("th.tl-name", { scope: "col" }, "Turn or call"),
-      h("th", { scope: "col" }, h("span.unseen", "Time axis"), h("div.ticks", { "aria-hidden": "true" }, ticks.map((tick) => h("span", { style: { left: `${(tick / top) * 100}%` } }, tick ? ms(tick) : "0")))),
-      h("th.tl-ms", { scope: "col" }, "Took"))),
+    h(
+      "thead",
+      h(
+        "tr",
+        h("th.tl-name", { scope: "col" }, "Turn or call"),
+        h(
+          "th",
+          { scope: "col" },
+          h("span.unseen", "Time axis"),
+          h(
+            "div.ticks",
+            { "aria-hidden": "true" },
+            ticks.map((tick) => h("span", { style: { left: `${(tick / top) * 100}%` } }, tick ? ms(tick) : "0")),
+          ),
+        ),
+        h("th.tl-ms", { scope: "col" }, "Took"),
+      ),
+    ),
     body,
   );
 }
@@ -93,7 +149,12 @@ function table(body, top, ticks) {
 function legend(lines) {
   const kinds = new Set(lines.flatMap((line) => line.bars.map(([kind]) => kind)));
   const one = (kind, text) => h("span", h("i.bar", { class: kind }), text);
-  return h("div.tl-foot", one("wait", "waiting for the first byte"), one("turn", "the model is answering"), [...kinds].some((kind) => kind.includes("tool")) && one("tool", "a tool is running"));
+  return h(
+    "div.tl-foot",
+    one("wait", "waiting for the first byte"),
+    one("turn", "the model is answering"),
+    [...kinds].some((kind) => kind.includes("tool")) && one("tool", "a tool is running"),
+  );
 }
 
 /** Four equal parts that are round numbers. */
@@ -112,24 +173,58 @@ function scale(end) {
 function turnLine(turn, began, run, now) {
   const from = turn.offset_ms ?? Math.max(0, (turn.started_at - began) * 1000);
   const open = turn.ended_at === null || turn.ended_at === undefined;
-  const to = open ? Math.max(from, (now - began) * 1000) : from + (turn.duration_s ?? turn.ended_at - turn.started_at) * 1000;
+  const to = open
+    ? Math.max(from, (now - began) * 1000)
+    : from + (turn.duration_s ?? turn.ended_at - turn.started_at) * 1000;
   const first = turn.first_ms === null || turn.first_ms === undefined ? null : Math.min(to, from + turn.first_ms);
   const bad = turn.error_code ? " bad" : "";
   const going = open && run.status === "running" ? " going" : "";
-  const bars = first === null ? [[`turn${bad}${going}`, from, to]] : [["wait", from, first], [`turn${bad}${going}`, first, to]];
-  const tokens = turn.total_tokens === null ? null : `${number(turn.input_tokens)} in, ${number(turn.output_tokens)} out`;
+  const bars =
+    first === null
+      ? [[`turn${bad}${going}`, from, to]]
+      : [
+          ["wait", from, first],
+          [`turn${bad}${going}`, first, to],
+        ];
+  const tokens =
+    turn.total_tokens === null ? null : `${number(turn.input_tokens)} in, ${number(turn.output_tokens)} out`;
   const numbers = [
-    ["Started at", ms(from)], ["First byte after", first === null ? null : ms(turn.first_ms)], ["Took", open ? "still running" : ms(to - from)],
-    ["Tokens", tokens], ["Cost", turn.cost === null ? null : cost(turn.cost)], ["Ended with", turn.error_code ?? turn.finish_reason],
+    ["Started at", ms(from)],
+    ["First byte after", first === null ? null : ms(turn.first_ms)],
+    ["Took", open ? "still running" : ms(to - from)],
+    ["Tokens", tokens],
+    ["Cost", turn.cost === null ? null : cost(turn.cost)],
+    ["Ended with", turn.error_code ?? turn.finish_reason],
   ];
   return {
-    id: `turn-${turn.number}`, kind: "turn", name: `Turn ${turn.number}`, title: `Turn ${turn.number}`, to, bars, numbers,
+    id: `turn-${turn.number}`,
+    kind: "turn",
+    name: `Turn ${turn.number}`,
+    title: `Turn ${turn.number}`,
+    to,
+    bars,
+    numbers,
     length: open ? "…" : ms(to - from),
     sign: turn.error_code ? h("span.badge.bad", turn.error_code) : null,
     words: `from ${ms(from)} to ${ms(to)}${first === null ? "" : `, first byte after ${ms(turn.first_ms)}`}`,
     detail: () => [
-      facts([...numbers, ["Tool calls", number(turn.tool_calls)], ["Upstream’s id", turn.upstream_id && h("code", turn.upstream_id)], ["Began", moment(turn.started_at)]]),
-      Object.keys(turn.withheld ?? {}).length > 0 && h("div.col", h("h3", "Withheld in this turn"), h("ul.col", Object.entries(turn.withheld).map(([tool, rule]) => h("li", h("code", tool), h("span.muted", ` by ${rule}`))))),
+      facts([
+        ...numbers,
+        ["Tool calls", number(turn.tool_calls)],
+        ["Upstream’s id", turn.upstream_id && h("code", turn.upstream_id)],
+        ["Began", moment(turn.started_at)],
+      ]),
+      Object.keys(turn.withheld ?? {}).length > 0 &&
+        h(
+          "div.col",
+          h("h3", "Withheld in this turn"),
+          h(
+            "ul.col",
+            Object.entries(turn.withheld).map(([tool, rule]) =>
+              h("li", h("code", tool), h("span.muted", ` by ${rule}`)),
+            ),
+          ),
+        ),
     ],
   };
 }
@@ -137,24 +232,41 @@ function turnLine(turn, began, run, now) {
 function callLine(call, began, now) {
   const from = call.offset_ms ?? Math.max(0, (call.started_at - began) * 1000);
   const open = call.ended_at === null || call.ended_at === undefined;
-  const to = open ? Math.max(from, (now - began) * 1000) : from + (call.duration_s ?? call.ended_at - call.started_at) * 1000;
+  const to = open
+    ? Math.max(from, (now - began) * 1000)
+    : from + (call.duration_s ?? call.ended_at - call.started_at) * 1000;
   const [kind, sign, word] = callState(call);
   const shared = /shared|cached/.test(call.decision ?? "") || call.source === "shared" || call.source === "cached";
   const bad = kind === "bad" ? " bad" : "";
   const numbers = [
-    ["Started at", ms(from)], ["Took", open ? "still running" : ms(to - from)], ["Outcome", word], ["Error", call.error_code],
-    ["Result", call.result_bytes ? bytes(call.result_bytes) : null], ["Effect", call.effect?.replaceAll("_", " ")],
+    ["Started at", ms(from)],
+    ["Took", open ? "still running" : ms(to - from)],
+    ["Outcome", word],
+    ["Error", call.error_code],
+    ["Result", call.result_bytes ? bytes(call.result_bytes) : null],
+    ["Effect", call.effect?.replaceAll("_", " ")],
     ["Cost", call.cost === null || call.cost === undefined ? null : cost(call.cost)],
   ];
   return {
-    id: call.id, kind: "call", name: toolName(call.tool), title: call.tool, to, numbers,
+    id: call.id,
+    kind: "call",
+    name: toolName(call.tool),
+    title: call.tool,
+    to,
+    numbers,
     bars: [[`tool${bad}${open && call.status === "started" ? " going" : ""}${shared ? " shared" : ""}`, from, to]],
     length: open ? (call.status === "started" ? "…" : NONE) : ms(to - from),
     sign: sign ? h("span.badge", { class: kind, title: word }, icon(sign), h("span.unseen", word)) : h("i.spin"),
     words: `from ${ms(from)} to ${ms(to)}, ${word}`,
     detail: () => [
       h("div.row.wrap", callBadge(call), h("span.muted.small", call.provider)),
-      facts([...numbers.filter(([name]) => name !== "Outcome"), ["Decision", call.decision], ["Call id", h("code", call.call_id)], ["Operation", call.operation_id && h("code", call.operation_id)], ["Definition", call.spec_digest && h("code", call.spec_digest.slice(0, 12))]]),
+      facts([
+        ...numbers.filter(([name]) => name !== "Outcome"),
+        ["Decision", call.decision],
+        ["Call id", h("code", call.call_id)],
+        ["Operation", call.operation_id && h("code", call.operation_id)],
+        ["Definition", call.spec_digest && h("code", call.spec_digest.slice(0, 12))],
+      ]),
     ],
   };
 }
@@ -167,10 +279,20 @@ function waitLine(approval, began, run, now) {
   // A person may take hours; the axis stays that of the run.
   const to = Math.max(from, Math.min((end - began) * 1000, (run.duration_s ?? 0) * 1000 || from));
   const word = pending ? "waits for approval" : approval.status;
-  const numbers = [["Asked after", ms(from)], ["State", word], ["Why", approval.why]];
+  const numbers = [
+    ["Asked after", ms(from)],
+    ["State", word],
+    ["Why", approval.why],
+  ];
   return {
-    id: approval.id, kind: "call", name: toolName(approval.tool), title: approval.tool, to, numbers,
-    bars: [["held", from, to]], length: pending ? "…" : NONE,
+    id: approval.id,
+    kind: "call",
+    name: toolName(approval.tool),
+    title: approval.tool,
+    to,
+    numbers,
+    bars: [["held", from, to]],
+    length: pending ? "…" : NONE,
     sign: h("span.badge", { class: pending ? "warn" : "", title: word }, icon("clock"), h("span.unseen", word)),
     words: `asked after ${ms(from)}, ${word}`,
     detail: () => [facts(numbers)],
@@ -181,4 +303,3 @@ function callBadge(call) {
   const [kind, sign, word] = callState(call);
   return h("span.badge", { class: kind }, sign ? icon(sign) : h("i.spin"), word);
 }
-

@@ -22,7 +22,10 @@ export function tip(element, make) {
     document.body.append(box);
     place(x, y);
   };
-  element.addEventListener("pointerenter", (event) => event.pointerType !== "touch" && show(event.clientX, event.clientY));
+  element.addEventListener(
+    "pointerenter",
+    (event) => event.pointerType !== "touch" && show(event.clientX, event.clientY),
+  );
   element.addEventListener("pointermove", (event) => box && place(event.clientX, event.clientY));
   element.addEventListener("pointerleave", hideTip);
   element.addEventListener("focusin", (event) => {
@@ -33,7 +36,13 @@ export function tip(element, make) {
   element.addEventListener("focusout", hideTip);
 }
 
-export const tipRows = (list) => h("dl", list.filter((one) => one && one[1] !== null && one[1] !== undefined).map(([name, value]) => [h("dt", name), h("dd", value)]));
+export const tipRows = (list) =>
+  h(
+    "dl",
+    list
+      .filter((one) => one && one[1] !== null && one[1] !== undefined)
+      .map(([name, value]) => [h("dt", name), h("dd", value)]),
+  );
 
 addEventListener("popstate", hideTip);
 addEventListener("scroll", hideTip, true);

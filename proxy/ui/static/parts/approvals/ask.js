@@ -9,7 +9,13 @@ import { note } from "../page.js";
 import { toolName } from "../badges.js";
 import { context } from "./context.js";
 
-const WORD = { approved: ["yes", "ok", "check", "Approved"], used: ["yes", "ok", "check", "Approved and run"], denied: ["no", "bad", "block", "Denied"], expired: ["", "", "clock", "Expired"], superseded: ["", "", "clock", "Could not run"] };
+const WORD = {
+  approved: ["yes", "ok", "check", "Approved"],
+  used: ["yes", "ok", "check", "Approved and run"],
+  denied: ["no", "bad", "block", "Denied"],
+  expired: ["", "", "clock", "Expired"],
+  superseded: ["", "", "clock", "Could not run"],
+};
 
 /**
  * A card for an approval; `decided(row)` is called with the decision.  `rules` say what an approval may change.
@@ -22,7 +28,8 @@ export function askCard(row, { inline = false, runs = true, rules = null, equal 
   let current = row;
   const why = !inline && runs && row.run_id ? context(row) : null;
   // Later answers have the arguments without private fields again; the exact ones stay.
-  const take = (news) => (current = { ...current, ...news, ...(current.exact && { arguments: current.arguments, arguments_cut: false }) });
+  const take = (news) =>
+    (current = { ...current, ...news, ...(current.exact && { arguments: current.arguments, arguments_cut: false }) });
 
   /** The approval as it is on record, for example after another user decided it. */
   const asItIs = () => api(`approvals/${id}`).catch(() => null);
@@ -83,7 +90,10 @@ export function askCard(row, { inline = false, runs = true, rules = null, equal 
   /** Decide the equal calls alike; each tells its own card. */
   async function together(body) {
     for (const other of equal().filter((one) => one !== id)) {
-      const answer = await api(`approvals/${other}`, { method: "POST", body: { approve: body.approve, ...(body.reason && { reason: body.reason }) } }).catch(() => null);
+      const answer = await api(`approvals/${other}`, {
+        method: "POST",
+        body: { approve: body.approve, ...(body.reason && { reason: body.reason }) },
+      }).catch(() => null);
       const now = answer ?? (await api(`approvals/${other}`).catch(() => null));
       if (now) document.dispatchEvent(new CustomEvent("toolrelay:approval", { detail: { ...now, id: other } }));
     }
@@ -97,22 +107,69 @@ export function askCard(row, { inline = false, runs = true, rules = null, equal 
     box.className = `ask card ${state ? `decided ${state[0]}` : ""}`;
     set(
       box,
-      h("div.row.wrap", h("strong.isolate", { title: tool }, toolName(tool)), state ? h("span.badge", { class: state[1] }, icon(state[2]), state[3]) : h("span.badge.warn", icon("clock"), "Waits for you"),
-        h("span.grow"), h("span.muted.small", [current.caller_name ?? current.caller, current.created_at && ago(current.created_at), !state && current.expires_at && `until ${time(current.expires_at)}`].filter(Boolean).join(" · "))),
+      h(
+        "div.row.wrap",
+        h("strong.isolate", { title: tool }, toolName(tool)),
+        state
+          ? h("span.badge", { class: state[1] }, icon(state[2]), state[3])
+          : h("span.badge.warn", icon("clock"), "Waits for you"),
+        h("span.grow"),
+        h(
+          "span.muted.small",
+          [
+            current.caller_name ?? current.caller,
+            current.created_at && ago(current.created_at),
+            !state && current.expires_at && `until ${time(current.expires_at)}`,
+          ]
+            .filter(Boolean)
+            .join(" · "),
+        ),
+      ),
       why,
       current.why && h("p.soft", "Why it needs approval: ", h("span.isolate", current.why)),
       h("div.code", { tabindex: 0, "aria-label": "Arguments" }, json(shown, { whole: true })),
-      current.arguments_cut && note("warn", "These are not all arguments. ", h("button.btn.small", { type: "button", onclick: all }, "Show all arguments")),
+      current.arguments_cut &&
+        note(
+          "warn",
+          "These are not all arguments. ",
+          h("button.btn.small", { type: "button", onclick: all }, "Show all arguments"),
+        ),
       !state && current.meaning && h("p.soft", current.meaning),
       was && h("p.soft", was),
       trouble && note("warn", trouble),
       state ? after() : buttons(),
-      !inline && h("div.row.wrap.small.muted", runs && current.run_id && h("a", { href: `/ui/runs/${current.run_id}?at=${current.invocation_id ?? id}` }, "Show it in its run"), current.spec_digest && h("span", "Definition ", h("code", current.spec_digest.slice(0, 8))), current.arguments_digest && h("span", "Arguments ", h("code", current.arguments_digest.slice(0, 8))), h("span.grow"), current.exact ? h("span", "These are the exact arguments.") : h("button.btn.small", { type: "button", onclick: exact }, "Show exact arguments")),
+      !inline &&
+        h(
+          "div.row.wrap.small.muted",
+          runs &&
+            current.run_id &&
+            h("a", { href: `/ui/runs/${current.run_id}?at=${current.invocation_id ?? id}` }, "Show it in its run"),
+          current.spec_digest && h("span", "Definition ", h("code", current.spec_digest.slice(0, 8))),
+          current.arguments_digest && h("span", "Arguments ", h("code", current.arguments_digest.slice(0, 8))),
+          h("span.grow"),
+          current.exact
+            ? h("span", "These are the exact arguments.")
+            : h("button.btn.small", { type: "button", onclick: exact }, "Show exact arguments"),
+        ),
     );
   }
 
   function after() {
-    return h("div", current.meaning && h("p.soft", current.meaning), h("p.muted.small", [(current.decided_by_name ?? current.decided_by) && `by ${current.decided_by_name ?? current.decided_by}`, current.decided_via && `via ${current.decided_via}`, current.decided_at && moment(current.decided_at), current.reason].filter(Boolean).join(" · ")));
+    return h(
+      "div",
+      current.meaning && h("p.soft", current.meaning),
+      h(
+        "p.muted.small",
+        [
+          (current.decided_by_name ?? current.decided_by) && `by ${current.decided_by_name ?? current.decided_by}`,
+          current.decided_via && `via ${current.decided_via}`,
+          current.decided_at && moment(current.decided_at),
+          current.reason,
+        ]
+          .filter(Boolean)
+          .join(" · "),
+      ),
+    );
   }
 
   function buttons() {
@@ -120,16 +177,34 @@ export function askCard(row, { inline = false, runs = true, rules = null, equal 
     const what = `${toolName(current.tool ?? current.name ?? "this call")}${many > 1 ? ` ${many} times` : ""}`;
     const row = h("div.buttons");
     const ask = () => {
-      const field = h("input.input", { maxlength: 500, placeholder: "Reason, which the model reads (optional)", "aria-label": "Reason" });
+      const field = h("input.input", {
+        maxlength: 500,
+        placeholder: "Reason, which the model reads (optional)",
+        "aria-label": "Reason",
+      });
       const reason = () => (field.value.trim() ? { reason: field.value.trim() } : {});
-      const form = h("form.row.grow", { onsubmit: (event) => { event.preventDefault(); decide({ approve: false, ...reason() }); } }, field, h("button.btn.no", { type: "submit" }, "Deny"), h("button.btn.ghost", { type: "button", onclick: () => draw() }, "Back"));
+      const form = h(
+        "form.row.grow",
+        {
+          onsubmit: (event) => {
+            event.preventDefault();
+            decide({ approve: false, ...reason() });
+          },
+        },
+        field,
+        h("button.btn.no", { type: "submit" }, "Deny"),
+        h("button.btn.ghost", { type: "button", onclick: () => draw() }, "Back"),
+      );
       set(row, form);
       field.focus();
     };
     const conditions = async (event) => {
       event.target.disabled = true;
       try {
-        const form = await approveForm({ ...current, id, tool: current.tool ?? current.name }, rules, { approve: (body) => decide(body, { form: true }), back: () => draw() });
+        const form = await approveForm({ ...current, id, tool: current.tool ?? current.name }, rules, {
+          approve: (body) => decide(body, { form: true }),
+          back: () => draw(),
+        });
         set(row, form);
         form.querySelector("textarea, select")?.focus();
       } catch (error) {
@@ -137,15 +212,39 @@ export function askCard(row, { inline = false, runs = true, rules = null, equal 
       }
     };
     return add(row, [
-      h("button.btn.yes", { type: "button", "data-act": "approve", disabled: current.arguments_cut, title: current.arguments_cut && "Show all arguments first", onclick: () => decide({ approve: true }) }, icon("check"), `Approve ${what}`),
-      rules && !current.arguments_cut && (rules.edit || rules.max_grant_s > 0) && h("button.btn", { type: "button", "data-act": "conditions", onclick: conditions }, rules.edit ? "Edit and approve…" : "Approve with a grant…"),
+      h(
+        "button.btn.yes",
+        {
+          type: "button",
+          "data-act": "approve",
+          disabled: current.arguments_cut,
+          title: current.arguments_cut && "Show all arguments first",
+          onclick: () => decide({ approve: true }),
+        },
+        icon("check"),
+        `Approve ${what}`,
+      ),
+      rules &&
+        !current.arguments_cut &&
+        (rules.edit || rules.max_grant_s > 0) &&
+        h(
+          "button.btn",
+          { type: "button", "data-act": "conditions", onclick: conditions },
+          rules.edit ? "Edit and approve…" : "Approve with a grant…",
+        ),
       h("button.btn.no", { type: "button", "data-act": "deny", onclick: ask }, icon("block"), `Deny ${what}…`),
     ]);
   }
 
   document.addEventListener("toolrelay:approval", (event) => {
     // Who fills in the form is not interrupted while the call still waits.
-    if (event.detail?.id !== id || !box.isConnected || busy || (event.detail.status === current.status && box.querySelector("form"))) return;
+    if (
+      event.detail?.id !== id ||
+      !box.isConnected ||
+      busy ||
+      (event.detail.status === current.status && box.querySelector("form"))
+    )
+      return;
     take(event.detail);
     draw();
   });

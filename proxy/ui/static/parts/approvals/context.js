@@ -12,12 +12,19 @@ const known = new Map();
 function conversation(id) {
   if (!known.has(id)) {
     if (known.size > 200) known.clear();
-    known.set(id, api(`runs/${id}/conversation`).catch(() => null));
+    known.set(
+      id,
+      api(`runs/${id}/conversation`).catch(() => null),
+    );
   }
   return known.get(id);
 }
 
-const textOf = (one) => one.parts.filter((part) => part.kind === "text").map((part) => part.text).join("\n\n");
+const textOf = (one) =>
+  one.parts
+    .filter((part) => part.kind === "text")
+    .map((part) => part.text)
+    .join("\n\n");
 
 /** What stands above the arguments; it is filled when the conversation has been read. */
 export function context(row) {
@@ -27,7 +34,10 @@ export function context(row) {
     const messages = read?.messages ?? [];
     const at = messages.findLastIndex((one) => one.turn === 0 && one.role === "user" && textOf(one));
     if (at < 0) return set(box, h("p.muted.small", "What the user asked was not kept."));
-    const later = messages.slice(at + 1).filter((one) => one.role === "assistant").slice(-MOST);
+    const later = messages
+      .slice(at + 1)
+      .filter((one) => one.role === "assistant")
+      .slice(-MOST);
     set(
       box,
       h("p.small.muted", row.caller_name ? `${row.caller_name} asked` : "Asked"),
@@ -45,5 +55,7 @@ export function context(row) {
 /** The calls that ran before this one. */
 function calls(one, row) {
   const names = one.parts.filter((part) => part.kind === "call" && part.invocation).map((part) => toolName(part.name));
-  return names.length > 0 && h("p.small.muted", `Before ${toolName(row.tool ?? "this call")} it called `, names.join(", "));
+  return (
+    names.length > 0 && h("p.small.muted", `Before ${toolName(row.tool ?? "this call")} it called `, names.join(", "))
+  );
 }

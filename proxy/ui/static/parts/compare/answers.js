@@ -4,7 +4,11 @@ import { h, set } from "../../core/dom.js";
 import { note } from "../page.js";
 import { byWord } from "./words.js";
 
-const spoken = (one) => one.parts.filter((part) => part.kind === "text").map((part) => part.text).join("\n\n");
+const spoken = (one) =>
+  one.parts
+    .filter((part) => part.kind === "text")
+    .map((part) => part.text)
+    .join("\n\n");
 
 /** The last text of the client and of the model, or the message of the failure. */
 function textsOf(read) {
@@ -27,8 +31,12 @@ export function answers(a, b, signal) {
       const same = left.question === right.question;
       const asked = same
         ? left.question && h("blockquote.asked", left.question)
-        : h("div.diff", [left, right].map((one) => h("blockquote.asked", one.question || "not kept")));
-      const half = (name, one, parts) => h("div.col", h("h3", name), one.answer ? h("div.stranger", parts) : h("p.muted", "No answer was kept."));
+        : h(
+            "div.diff",
+            [left, right].map((one) => h("blockquote.asked", one.question || "not kept")),
+          );
+      const half = (name, one, parts) =>
+        h("div.col", h("h3", name), one.answer ? h("div.stranger", parts) : h("p.muted", "No answer was kept."));
       const verdict = left.answer && left.answer === right.answer && h("p.soft", "Both answers are the same.");
       set(body, asked, h("div.diff", half("A", left, first), half("B", right, second)), verdict);
     } catch (error) {

@@ -28,7 +28,9 @@ export function members(left, right) {
   const rows = [];
   const rest = new Map(Object.entries(right));
   for (const [name, value] of Object.entries(left)) {
-    const other = rest.has(name) ? name : (EQUAL.find((group) => group.includes(name)) ?? []).find((one) => rest.has(one));
+    const other = rest.has(name)
+      ? name
+      : (EQUAL.find((group) => group.includes(name)) ?? []).find((one) => rest.has(one));
     if (other === undefined) rows.push([name, value, undefined, "omitted"]);
     else {
       const same = other === name && sameJson(value, rest.get(other));
@@ -56,11 +58,28 @@ export function meaningOf(leftText, rightText) {
   const row = ([name, left, right, state]) => {
     const [kind, sign, word] = STATES[state];
     const badge = h("span.badge", { class: kind }, icon(sign), word);
-    return h("tr", h("th.lead", { scope: "row" }, h("code", name), h("div", badge)), h("td", { "data-label": "Client" }, value(left)), h("td", { "data-label": "Upstream" }, state === "same" ? h("span.muted", "the same") : value(right)));
+    return h(
+      "tr",
+      h("th.lead", { scope: "row" }, h("code", name), h("div", badge)),
+      h("td", { "data-label": "Client" }, value(left)),
+      h("td", { "data-label": "Upstream" }, state === "same" ? h("span.muted", "the same") : value(right)),
+    );
   };
-  const head = h("thead", h("tr", ["Member", "The client sent", "The upstream got"].map((text) => h("th", { scope: "col" }, text))));
+  const head = h(
+    "thead",
+    h(
+      "tr",
+      ["Member", "The client sent", "The upstream got"].map((text) => h("th", { scope: "col" }, text)),
+    ),
+  );
   const hint = gone ? `${gone} left out` : "nothing left out";
   const body = h("div.body");
-  const open = () => !body.hasChildNodes() && set(body, h("div.table-box", h("table.table.cards", head, h("tbody", rows.map(row)))));
-  return h("details.folded.meaning", { ontoggle: open }, h("summary", h("span", "Compared as JSON"), h("span.muted", hint)), body);
+  const open = () =>
+    !body.hasChildNodes() && set(body, h("div.table-box", h("table.table.cards", head, h("tbody", rows.map(row)))));
+  return h(
+    "details.folded.meaning",
+    { ontoggle: open },
+    h("summary", h("span", "Compared as JSON"), h("span.muted", hint)),
+    body,
+  );
 }

@@ -29,7 +29,11 @@ export function programs(url, headers, body) {
     `const response = await fetch(${JSON.stringify(url)}, { method: "POST", headers, body: JSON.stringify(body) });`,
     "for await (const piece of response.body) process.stdout.write(piece);",
   ].join("\n");
-  return [["curl", curl], ["Python", python], ["Node", node]];
+  return [
+    ["curl", curl],
+    ["Python", python],
+    ["Node", node],
+  ];
 }
 
 /** A text as a literal that JavaScript and Python read alike: ASCII, in double quotes. */

@@ -58,14 +58,16 @@ function values(part, row, result) {
   return h(
     "div.values",
     shownValue("Arguments", own, whole, "Its arguments are not on record."),
-    failed || (!row && !result) ? null : shownValue("Result", output, result?.value, "The tool shows nothing of its result."),
+    failed || (!row && !result)
+      ? null
+      : shownValue("Result", output, result?.value, "The tool shows nothing of its result."),
   );
 }
 
 function trouble(row, result, errors) {
   if (!row || !["error", "interrupted", "cancelled"].includes(row.status)) return null;
   const told = result?.value && typeof result.value === "object" ? result.value : {};
-  const text = typeof result?.value === "string" ? result.value : told.message ?? told.error;
+  const text = typeof result?.value === "string" ? result.value : (told.message ?? told.error);
   return failure({
     title: `${toolName(row.tool)} ${callState(row)[2]}`,
     code: row.error_code,
@@ -110,7 +112,10 @@ export function callCard({ part, row, approval, errors, rules, link, nested, ope
     kind !== "ok" && !running && h("span.badge", { class: kind }, word),
     /cached|shared/.test(row?.decision ?? "") && h("span.badge", "reused"),
     row?.cost ? h("span.muted.small.nowrap", cost(row.cost)) : null,
-    h("span.muted.small.nowrap", row ? (running ? "…" : ms(row.duration_s === null ? null : row.duration_s * 1000)) : ""),
+    h(
+      "span.muted.small.nowrap",
+      row ? (running ? "…" : ms(row.duration_s === null ? null : row.duration_s * 1000)) : "",
+    ),
   );
   const body = h(
     "div.body",
@@ -123,14 +128,22 @@ export function callCard({ part, row, approval, errors, rules, link, nested, ope
     more(part, row),
   );
   const id = row?.id ?? approval?.id ?? part.call_id;
-  const box = h("details.call", { "data-id": id, open: open || Boolean(approval?.status === "pending") }, summary, body);
+  const box = h(
+    "details.call",
+    { "data-id": id, open: open || Boolean(approval?.status === "pending") },
+    summary,
+    body,
+  );
   link?.(box, id);
   return box;
 }
 
 const decision = (row) =>
   [
-    { approved: "Approved", used: "Approved", denied: "Denied", expired: "Nobody decided in time" }[row.status] ?? row.status,
+    { approved: "Approved", used: "Approved", denied: "Denied", expired: "Nobody decided in time" }[row.status] ??
+      row.status,
     row.decided_by && `by ${row.decided_by}`,
     row.reason && `: ${row.reason}`,
-  ].filter(Boolean).join(" ");
+  ]
+    .filter(Boolean)
+    .join(" ");

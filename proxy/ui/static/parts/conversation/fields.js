@@ -40,13 +40,38 @@ const label = (name) => (name === PRIVATE ? "private" : name.replaceAll("_", " "
 function list(values, depth) {
   if (!values.length) return h("span.muted", "none");
   if (values.every(isPlain) && values.every((one) => String(one).length < 60 && !webAddress(one)))
-    return h("span.isolate", values.slice(0, 200).map(String).join(", "), values.length > 200 && ` and ${values.length - 200} more`);
+    return h(
+      "span.isolate",
+      values.slice(0, 200).map(String).join(", "),
+      values.length > 200 && ` and ${values.length - 200} more`,
+    );
   const columns = [...new Set(values.slice(0, MANY).flatMap((one) => (isObject(one) ? Object.keys(one) : [])))];
-  const even = values.length > 1 && columns.length <= MOST_COLUMNS && values.every((one) => isObject(one) && Object.values(one).every(isPlain));
-  if (!even) return h("ol.values", shorten(values, (one) => h("li", fields(one, depth + 1))));
-  const head = h("thead", h("tr", columns.map((name) => h("th", { scope: "col" }, label(name)))));
-  const row = (one) => h("tr", columns.map((name) => h("td", one[name] === undefined ? "" : leaf(one[name]))));
-  return h("div.table-box", { tabindex: 0, role: "group", "aria-label": "Values" }, h("table", head, h("tbody", shorten(values, row))));
+  const even =
+    values.length > 1 &&
+    columns.length <= MOST_COLUMNS &&
+    values.every((one) => isObject(one) && Object.values(one).every(isPlain));
+  if (!even)
+    return h(
+      "ol.values",
+      shorten(values, (one) => h("li", fields(one, depth + 1))),
+    );
+  const head = h(
+    "thead",
+    h(
+      "tr",
+      columns.map((name) => h("th", { scope: "col" }, label(name))),
+    ),
+  );
+  const row = (one) =>
+    h(
+      "tr",
+      columns.map((name) => h("td", one[name] === undefined ? "" : leaf(one[name]))),
+    );
+  return h(
+    "div.table-box",
+    { tabindex: 0, role: "group", "aria-label": "Values" },
+    h("table", head, h("tbody", shorten(values, row))),
+  );
 }
 
 /** The first values, and a button for the others. */
@@ -55,7 +80,11 @@ function shorten(values, draw) {
   if (values.length <= MANY) return first;
   const rest = values.length - MANY;
   const text = `Show ${rest} more`;
-  const button = h("button.btn.small", { type: "button", onclick: () => holder.replaceWith(...values.slice(MANY).map(draw).flat()) }, text);
+  const button = h(
+    "button.btn.small",
+    { type: "button", onclick: () => holder.replaceWith(...values.slice(MANY).flatMap(draw)) },
+    text,
+  );
   const inTable = first[0]?.tagName === "TR";
   const holder = inTable ? h("tr", h("td", button)) : Array.isArray(first[0]) ? h("dd", button) : h("li", button);
   return [...first, holder];
@@ -70,7 +99,11 @@ function leaf(value) {
   if (webAddress(value)) return outside(value);
   if (value.length <= LONG) return h("span.stranger", value);
   const box = h("span.stranger", value.slice(0, LONG), "… ");
-  const more = h("button.btn.small", { type: "button", onclick: () => set(box, value) }, `Show all ${value.length.toLocaleString()} characters`);
+  const more = h(
+    "button.btn.small",
+    { type: "button", onclick: () => set(box, value) },
+    `Show all ${value.length.toLocaleString()} characters`,
+  );
   return h("span", box, more);
 }
 

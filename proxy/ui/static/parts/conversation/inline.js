@@ -89,7 +89,11 @@ function linked(text, at, missing) {
     else if (text[end] === "\n") return null;
   }
   if (deep) return null;
-  const address = text.slice(close + 2, end).trim().replace(/^<|>$/g, "").split(/\s+["'(]/)[0];
+  const address = text
+    .slice(close + 2, end)
+    .trim()
+    .replace(/^<|>$/g, "")
+    .split(/\s+["'(]/)[0];
   return { label, address, end: end + 1 };
 }
 
@@ -105,7 +109,10 @@ function image(text, at, { missing }) {
   const found = linked(text, at + 1, missing);
   if (!found) return null;
   const inside = inlinePicture(found.address);
-  return { node: inside ? picture(inside) : outside(found.address, `Image: ${found.label || "without a title"}`), end: found.end };
+  return {
+    node: inside ? picture(inside) : outside(found.address, `Image: ${found.label || "without a title"}`),
+    end: found.end,
+  };
 }
 
 function bracketed(text, at, { links }) {

@@ -26,7 +26,11 @@ export function webAddress(text) {
 export function outside(address, ...label) {
   const url = webAddress(address);
   if (!url) return h("span.isolate", label.length ? label : address, label.length > 0 && ` (${address})`);
-  const link = h("a.outside", { target: "_blank", rel: "noopener noreferrer nofollow" }, label.length ? label : address);
+  const link = h(
+    "a.outside",
+    { target: "_blank", rel: "noopener noreferrer nofollow" },
+    label.length ? label : address,
+  );
   link.href = url.href;
   // A label may name another host than the one that the link opens.
   return label.length ? h("span", link, h("span.host", { dir: "ltr" }, url.host)) : link;

@@ -75,7 +75,19 @@ const begins = (line) =>
 function paragraph(lines, at, links) {
   let end = at + 1;
   while (end < lines.length && !begins(lines[end])) end += 1;
-  return [h("p", inline(lines.slice(at, end).map((line) => line.trimStart()).join("\n"), links)), end];
+  return [
+    h(
+      "p",
+      inline(
+        lines
+          .slice(at, end)
+          .map((line) => line.trimStart())
+          .join("\n"),
+        links,
+      ),
+    ),
+    end,
+  ];
 }
 
 function list(lines, at, links, depth) {
@@ -111,14 +123,35 @@ function belongs(lines, at, indent) {
 }
 
 /** The content of an item without the paragraph around its first text. */
-const tight = ([first, ...rest]) => (first?.tagName === "P" && !first.className ? [...first.childNodes, ...rest] : [first, ...rest]);
+const tight = ([first, ...rest]) =>
+  first?.tagName === "P" && !first.className ? [...first.childNodes, ...rest] : [first, ...rest];
 
 function table(lines, at, links) {
-  const cells = (line) => line.trim().replace(/^\||\|$/g, "").split(/(?<!\\)\|/).map((cell) => cell.trim().replaceAll("\\|", "|"));
-  const aligned = cells(lines[at + 1]).map((cell) => (cell.endsWith(":") ? (cell.startsWith(":") ? "mid" : "end") : ""));
-  const row = (line, tag, props) => h("tr", cells(line).slice(0, aligned.length).map((cell, index) => h(tag, { ...props, class: aligned[index] }, inline(cell, links))));
+  const cells = (line) =>
+    line
+      .trim()
+      .replace(/^\||\|$/g, "")
+      .split(/(?<!\\)\|/)
+      .map((cell) => cell.trim().replaceAll("\\|", "|"));
+  const aligned = cells(lines[at + 1]).map((cell) =>
+    cell.endsWith(":") ? (cell.startsWith(":") ? "mid" : "end") : "",
+  );
+  const row = (line, tag, props) =>
+    h(
+      "tr",
+      cells(line)
+        .slice(0, aligned.length)
+        .map((cell, index) => h(tag, { ...props, class: aligned[index] }, inline(cell, links))),
+    );
   let end = at + 2;
   while (end < lines.length && lines[end].includes("|") && lines[end].trim()) end += 1;
   const body = lines.slice(at + 2, end).map((line) => row(line, "td", {}));
-  return [h("div.table-box", { tabindex: 0, role: "group", "aria-label": "Table" }, h("table", h("thead", row(lines[at], "th", { scope: "col" })), h("tbody", body))), end];
+  return [
+    h(
+      "div.table-box",
+      { tabindex: 0, role: "group", "aria-label": "Table" },
+      h("table", h("thead", row(lines[at], "th", { scope: "col" })), h("tbody", body)),
+    ),
+    end,
+  ];
 }

@@ -74,7 +74,15 @@ async function replay(path) {
     const result = same
       ? h("span.badge.ok", icon("check"), "The same as recorded")
       : h("span.badge.warn", icon("alert"), `${count(differences.length, "difference")}`);
-    const listed = h("details", { open: true }, h("summary", "Notes"), h("ul", notes.map((one) => h("li.stranger", one))));
+    const listed = h(
+      "details",
+      { open: true },
+      h("summary", "Notes"),
+      h(
+        "ul",
+        notes.map((one) => h("li.stranger", one)),
+      ),
+    );
     set(body, h("p", result), differences.map(difference), notes.length > 0 && listed);
   } catch (error) {
     set(body, note("warn", error.message));
@@ -96,14 +104,23 @@ async function compareWith(run) {
   const close = dialog("Compare with another run", body);
   const same = (one) => one.prompt_hash === run.prompt_hash;
   const item = (one) =>
-    h("li", h("a.row.pick", { href: `/ui/compare?a=${run.id}&b=${one.id}`, onclick: () => close() },
-      statusBadge(one.status),
-      h("span.grow.cut", one.model),
-      same(one) && h("span.badge.accent", "same prompt"),
-      h("span.muted.nowrap", when(one.started_at))));
+    h(
+      "li",
+      h(
+        "a.row.pick",
+        { href: `/ui/compare?a=${run.id}&b=${one.id}`, onclick: () => close() },
+        statusBadge(one.status),
+        h("span.grow.cut", one.model),
+        same(one) && h("span.badge.accent", "same prompt"),
+        h("span.muted.nowrap", when(one.started_at)),
+      ),
+    );
   try {
     const page = await api("runs?limit=100");
-    const others = page.data.filter((one) => one.id !== run.id).sort((a, b) => same(b) - same(a)).slice(0, 30);
+    const others = page.data
+      .filter((one) => one.id !== run.id)
+      .sort((a, b) => same(b) - same(a))
+      .slice(0, 30);
     if (!others.length) return set(body, h("p.muted", "There is no other run yet."));
     const hint = "Runs of the same prompt come first: their requests have the same model, instructions and tools.";
     set(body, h("p.muted", hint), h("ul", others.map(item)));

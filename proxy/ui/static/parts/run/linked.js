@@ -15,9 +15,13 @@ export function linked() {
     for (const [name, element] of cards) element.classList.toggle("on", name === id);
   };
   const reveal = (element) => {
-    for (let up = element.parentElement?.closest("details"); up; up = up.parentElement?.closest("details")) up.open = true;
+    for (let up = element.parentElement?.closest("details"); up; up = up.parentElement?.closest("details"))
+      up.open = true;
     if (element.tagName === "DETAILS") element.open = true;
-    element.scrollIntoView({ block: "nearest", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+    element.scrollIntoView({
+      block: "nearest",
+      behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth",
+    });
   };
 
   return {
@@ -55,7 +59,7 @@ export function linked() {
     step(by) {
       const all = [...cards.values()].filter((one) => one.isConnected && one.getClientRects().length);
       all.sort((a, b) => (a.compareDocumentPosition(b) & Node.DOCUMENT_POSITION_FOLLOWING ? -1 : 1));
-      const at = all.findIndex((one) => one === document.activeElement?.closest("[data-linked]"));
+      const at = all.indexOf(document.activeElement?.closest("[data-linked]"));
       const next = all[Math.min(all.length - 1, Math.max(0, at + by))];
       (next?.querySelector(":scope > summary") ?? next)?.focus();
       next?.scrollIntoView({ block: "nearest" });
@@ -68,7 +72,8 @@ export function linked() {
       const card = row ? null : focused?.dataset.linked;
       cards.clear();
       draw();
-      for (const one of box.querySelectorAll("details[data-id]")) if (open.has(one.dataset.id)) one.open = open.get(one.dataset.id);
+      for (const one of box.querySelectorAll("details[data-id]"))
+        if (open.has(one.dataset.id)) one.open = open.get(one.dataset.id);
       if (row) line?.focus(row);
       const again = card && cards.get(card);
       if (again) (again.querySelector(":scope > summary") ?? again).focus({ preventScroll: true });

@@ -15,13 +15,21 @@ export function sections(detail, open, choose) {
   const withheld = (detail.offer ?? []).filter((one) => one.outcome === "withheld").length;
   const kept = detail.kept_from_client?.length ?? 0;
   const list = [
-    ["why", "Why (not)?", withheld ? `${withheld} withheld` : "the tools that were offered", () => whyCard(detail.offer ?? [])],
+    [
+      "why",
+      "Why (not)?",
+      withheld ? `${withheld} withheld` : "the tools that were offered",
+      () => whyCard(detail.offer ?? []),
+    ],
     ["kept", "Kept from the client", kept ? number(kept) : "nothing", () => keptFrom(detail)],
     ["memory", "Memory", detail.memory ? "turns put back" : "none", () => memory(detail.memory)],
     ["facts", "Facts", "ids, dialect, prompt", () => h("div.body", about(detail))],
     ["json", "JSON", "the record of this run", () => raw(detail)],
   ];
-  return h("div.sections", list.map(([name, title, hint, make]) => section(name, title, hint, make, open, choose)));
+  return h(
+    "div.sections",
+    list.map(([name, title, hint, make]) => section(name, title, hint, make, open, choose)),
+  );
 }
 
 function section(name, title, hint, make, open, choose) {
@@ -38,12 +46,23 @@ function section(name, title, hint, make, open, choose) {
 }
 
 function raw(detail) {
-  return h("div.body.col", h("div.row.end", copyButton(() => JSON.stringify(detail, null, 2), "JSON")), json(detail, { open: 2 }));
+  return h(
+    "div.body.col",
+    h(
+      "div.row.end",
+      copyButton(() => JSON.stringify(detail, null, 2), "JSON"),
+    ),
+    json(detail, { open: 2 }),
+  );
 }
 
 function keptFrom({ kept_from_client: list }) {
-  if (!list?.length) return empty("check", "Nothing was kept from the client", "It got everything that the upstream sent.");
-  return h("div", list.map((one) => h("div.why", h("strong", one.what), h("span"), h("p.muted", one.why))));
+  if (!list?.length)
+    return empty("check", "Nothing was kept from the client", "It got everything that the upstream sent.");
+  return h(
+    "div",
+    list.map((one) => h("div.why", h("strong", one.what), h("span"), h("p.muted", one.why))),
+  );
 }
 
 const KINDS = {
@@ -70,7 +89,8 @@ function memory(value) {
     value.given_bytes > 0 && row("Given to the client", bytes(value.given_bytes), given),
     value.continues && row("Continues", link(value.continues)),
     value.continued_by.map((one) =>
-      row("Continued by", h("span.row", link(one.run), statusBadge(one.status)), when(one.started_at))),
+      row("Continued by", h("span.row", link(one.run), statusBadge(one.status)), when(one.started_at)),
+    ),
     value.put_back.map(putBack),
     value.outcomes.map(outcome),
   ]);
@@ -111,7 +131,10 @@ function budget(one) {
   const kind = one.spent || part >= 1 ? "bad" : part > 0.8 ? "warn" : "";
   const name = NAMES[one.name] ?? one.name;
   const label = `${name}: ${used} of ${most}, set by ${one.setting}`;
-  return h("div", { title: one.setting },
+  return h(
+    "div",
+    { title: one.setting },
     h("div.row", h("span.soft", name), h("span", used, h("span.muted", ` of ${most}`))),
-    h("span.meter", { class: kind, role: "img", "aria-label": label }, h("i", { style: { width: `${part * 100}%` } })));
+    h("span.meter", { class: kind, role: "img", "aria-label": label }, h("i", { style: { width: `${part * 100}%` } })),
+  );
 }
