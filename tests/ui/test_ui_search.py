@@ -2,7 +2,9 @@
 
 import json
 from typing import Any
+from urllib.parse import quote
 
+import orjson
 import pytest
 from client_keys import bearer
 from structlog.testing import capture_logs
@@ -60,6 +62,30 @@ async def test_runs_are_found_by_words_and_show_question_and_answer(seal: bool) 
             assert [row["id"] for row in page["data"]] == want, words
             assert (page["searched"], page["has_more"]) == (3, False)
             assert [line["event"] for line in logs if "content" in line["event"]] == ["content_searched"]
+
+
+async def test_words_are_compared_as_people_read_them() -> None:
+    """Escapes of JSON hide no word, and the form of a request is no word of it."""
+    async with ui_proxy(store={"content": "all"}) as (browser, _):
+        await browser.sign_in()
+        declared = {"type": "function", "function": {"name": "brew_coffee", "description": "Brews."}}
+        body = orjson.dumps(
+            {
+                "model": "m",
+                "stream": True,
+                "messages": [{"role": "user", "content": 'Open "C:\\temp" at https://example.com/a\nnow'}],
+                "tools": [declared],
+            }
+        )
+        # As PHP's json_encode writes it.
+        body = body.replace(b"https://example.com/a", b"https:\\/\\/example.com\\/a")
+        run_id = (await browser.proxy.ask(body, bearer(CLIENT))).header("x-toolrelay-run")
+        await completed(browser)
+        for word in ('"C:\\temp"', "https://example.com/a", "now"):
+            page = (await browser.get(f"runs?q={quote(word, safe='')}")).json
+            assert [row["id"] for row in page["data"]] == [run_id], word
+        for word in ("messages", "content", "role", "user", "stream", "brew_coffee", "tool_calls"):
+            assert (await browser.get(f"runs?q={word}")).json["data"] == [], word
 
 
 async def test_a_search_goes_on_where_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
