@@ -8,6 +8,7 @@ help: ## Say what there is.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
 setup: ## Make .venv with everything to work on the project.
+	@$(PYTHON) -c 'import sys; sys.exit("toolrelay needs Python 3.11 or newer, and this is %d.%d: run make setup PYTHON=python3.11" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --editable '.[dev,docs]'
 
@@ -39,7 +40,7 @@ docs: ## Write the parts of docs/ that are made from the code, and the picture o
 lock: ## Lock the versions of the dependencies anew.
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url \
-		--python-version 3.11 --custom-compile-command 'make lock' --extra mcp --extra oidc --extra otel --extra postgres --extra redis --extra web pyproject.toml -o requirements.lock
+		--python-version 3.11 --custom-compile-command 'make lock' --extra mcp --extra oidc --extra otel --extra postgres --extra programs --extra redis --extra web pyproject.toml -o requirements.lock
 
 image: ## Build the container image.
 	docker build --tag toolrelay .
