@@ -186,7 +186,7 @@ class BackgroundStream(NoClientStream):
         self.log.put(number, raw)
 
     def _number(self, given: Any) -> int:
-        """Return the number of an event: the upstream's, or the next one if a reader could not go on after it.
+        """Return the number of an event: the upstream's, or the next one if readers could not use that.
 
         Readers skip a number that is not above the one before.
         """

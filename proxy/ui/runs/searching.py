@@ -132,8 +132,8 @@ def _words_of(row: MessageRecord) -> str:
 
 
 def _texts(text: str | None) -> list[str]:
-    """Return the texts in JSON, as people read them: without escapes, names of members, and what every request
-    of a dialect has; the text itself if it is not JSON."""
+    """Return the texts in JSON, as people read them: without escapes, names of members, and what every
+    request of a dialect has; the text itself if it is not JSON."""
     try:
         left: list[Any] = [orjson.loads(text)] if text else []
     except orjson.JSONDecodeError:

@@ -175,8 +175,9 @@ def test_odd_numbers_of_an_upstream_lose_no_event(given: list[Any], first: int) 
         event = {"type": "response.output_text.delta", "sequence_number": number, "delta": "x"}
         stream.push(b"data: " + orjson.dumps(event) + b"\n\n")
     numbers = [number for number, _ in stream.log.events]
-    assert numbers == sorted(set(numbers)) and len(numbers) == 3
-    assert first <= numbers[0] and numbers[-1] < first + 1_000_000
+    assert numbers == sorted(set(numbers))
+    assert len(numbers) == 3
+    assert first <= numbers[0] <= numbers[-1] < first + 1_000_000
     assert [last_of(event)["sequence_number"] for _, event in stream.log.events] == numbers
 
 

@@ -46,8 +46,8 @@ _CLOSE_S: Final = 1.0
 _PROBE_S: Final = (0.1, 5.0)
 _BATCH: Final = 256
 _BATCH_BYTES: Final = 1 << 20
-"""A batch ends with the log that reaches so many bytes: after an outage every log is sent again, and one answer
-of Redis may take only :data:`_ANSWER_S`."""
+"""A batch ends with the log that reaches so many bytes: after an outage every log is sent again, and one
+answer of Redis may take only :data:`_ANSWER_S`."""
 _MOST_READERS: Final = 256
 """The most logs that this process reads in Redis at a time; each takes a connection."""
 _SEEN: Final = b"equal or smaller"
@@ -260,7 +260,8 @@ class RedisLogs:
     async def _renew(self) -> None:
         """Renew the lives of the logs of this process, with one timer for all of them.
 
-        The sender does it: a renewal beside it could reach Redis after the end of a log, and shorten its life.
+        The sender does it: a renewal beside it could reach Redis after the end of a log, and shorten its
+        life.
         """
         while self._mirrors:
             await asyncio.sleep(_RENEW_S)
