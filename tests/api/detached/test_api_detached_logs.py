@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -265,13 +266,16 @@ async def test_renewals_do_not_shorten_the_life_of_an_ended_log(
     """A log can be read as long after its end as its run wants, even if it ends while lives are renewed."""
     from redis.asyncio import Redis
 
+    def is_sent(mirror: Any) -> bool:
+        return bool(mirror.sent)
+
     monkeypatch.setattr(redis_logs, "_RENEW_S", 0.0)
     async with processes(prefix, 1) as (one,), Redis.from_url(SERVER) as client:
         names = [str(number) for number in range(200)]
         for name in names:
             log = one.open(name, keep_s=600.0)
             log.put(0, b"x")
-            await until(lambda mirror=one._mirrors[name]: mirror.sent == 1)
+            await until(partial(is_sent, one._mirrors[name]))
             log.close()
         await until(lambda: not one._mirrors)
         lives = [await client.pttl(one._key(name)) for name in names]
@@ -282,7 +286,9 @@ async def test_a_batch_of_many_logs_is_bounded(prefix: str, monkeypatch: pytest.
     """However many logs have news, one answer of Redis waits for few bytes, and no log waits for ever."""
     monkeypatch.setattr(redis_logs, "_BATCH_BYTES", 1000)
     async with processes(prefix) as (one, two):
-        sizes, close, send = [0], one._seal.close, one._send_batch
+        sizes: list[int] = [0]
+        close: Callable[..., bytes] = one._seal.close
+        send = one._send_batch
 
         def sealed(text: bytes, *place: Any) -> bytes:
             sizes[-1] += len(text)
