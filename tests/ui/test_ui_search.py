@@ -106,6 +106,25 @@ async def test_a_search_goes_on_where_it_ended(monkeypatch: pytest.MonkeyPatch) 
         assert not rest["has_more"]
 
 
+async def test_a_page_of_a_search_is_no_longer_than_a_page_of_the_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Questions and answers are read for one page, so an export would lack those of further rows."""
+    from proxy.ui.runs import searching
+
+    monkeypatch.setattr(searching, "_AT_ONCE", 2)
+    monkeypatch.setattr(searching, "_MOST_FOUND", 2)
+    async with ui_proxy(store={"content": "all"}) as (browser, upstream):
+        await browser.sign_in()
+        upstream.scripts *= 4
+        ids = [await asked(browser, question) for question in ("time?", "time?", "date?", "time?")]
+        await completed(browser)
+        first = (await browser.get("runs?q=time%3F")).json
+        assert [row["id"] for row in first["data"]] == [ids[3], ids[1]]
+        rest = (await browser.get(f"runs?q=time%3F&before={first['last_id']}")).json
+        assert [row["id"] for row in rest["data"]] == [ids[0]]
+
+
 async def test_runs_are_found_by_figures_and_errors() -> None:
     """Least cost and duration, and a part of an error code, filter the list; nonsense is refused."""
     async with ui_proxy() as (browser, _):

@@ -97,7 +97,8 @@ class RunSearch(Struct, frozen=True):
         found: list[dict[str, Any]] = []
         began, searched, more, until = time.monotonic(), 0, True, None
         while more and len(found) < _MOST_FOUND and searched < _MOST_RUNS:
-            page = await self.admin.runs({**listed, "limit": str(_AT_ONCE)})
+            most = min(_AT_ONCE, _MOST_FOUND - len(found))
+            page = await self.admin.runs({**listed, "limit": str(most)})
             found += await self._fitting(page["data"], wanted)
             searched, more = searched + len(page["data"]), bool(page["has_more"])
             if page["data"]:
