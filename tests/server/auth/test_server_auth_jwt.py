@@ -355,6 +355,33 @@ async def test_keys_are_fetched_in_the_background(provider: Provider) -> None:
     await tokens.aclose()
 
 
+async def test_a_token_that_is_known_asks_for_keys_too(provider: Provider) -> None:
+    """A token of a key that its provider withdrew ends within the hour, also if no other token comes."""
+    tokens = provider.tokens()
+    token = signed(claims(exp=NOW + 10_000_000))
+    key = await tokens.find(token)
+    provider.keys = [public(OTHER_RSA, "other")]
+    provider.clock += 3601
+    assert not tokens.is_still_valid(key)
+    await tokens.find(token)  # Does not wait for the keys.
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(provider.asked) == 4
+    assert "not signed by a key" in await refusal(tokens, token)
+
+
+async def test_a_known_token_needs_keys_that_are_not_too_old(provider: Provider) -> None:
+    """If its provider does not answer for a day, a known token is checked no longer, like any other."""
+    tokens = provider.tokens()
+    token = signed(claims(exp=NOW + 10_000_000))
+    await tokens.find(token)
+    provider.down = True
+    provider.clock += 86_401
+    with pytest.raises(RequestError) as caught:
+        await tokens.find(token)
+    assert caught.value.status == 503
+
+
 @pytest.mark.parametrize(
     "metadata",
     [
@@ -373,6 +400,9 @@ async def test_metadata_of_another_issuer(metadata: Any, provider: Provider) -> 
     assert not [url for url in provider.asked if url.endswith("/keys")]
 
 
+CURVES = ("P-999", "brainpoolP256r1", "X25519", "Ed448", "", "P-256", "Ed25519")
+
+
 def test_keys_that_are_none() -> None:
     """Each key that cannot be used is left out; what is no set of keys is a failure."""
     short = json.loads(json.dumps(public(RSA, "short")))
@@ -381,6 +411,8 @@ def test_keys_that_are_none() -> None:
         *(None, 7, {}, {"kty": "RSA"}, {"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA"}, short),
         {**public(RSA, "a"), "n": 5},
         {**public(RSA, "a"), "kid": 5},
+        *({"kty": kind, "crv": curve, "x": "AA", "y": "AA"} for kind in ("EC", "OKP") for curve in CURVES),
+        *({"kty": kind} for kind in ([], {}, ["RSA"], None)),
         {**RSA.as_dict(private=True), "kid": "private", "use": "sig"},
     ]
     (kept,) = read_keys({"keys": entries})
