@@ -8,6 +8,7 @@ help: ## Say what there is.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
 setup: ## Make .venv with everything to work on the project.
+	@$(PYTHON) -c 'import sys; sys.exit("toolrelay needs Python 3.11 or newer, and this is %d.%d: run make setup PYTHON=python3.11" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --editable '.[dev,docs]'
 

@@ -25,13 +25,14 @@ _DOCS: Final = (
     "the README of toolrelay, its folder docs, and toolrelay --help on the server; /docs/errors explains "
     "each error"
 )
+_UI: Final = '; what people look at is the <a href="/ui">web UI</a>'
 _PAGE: Final = """\
 <!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <title>toolrelay</title>
 <h1>toolrelay</h1>
-<p>This is {what}. It is for programs; there is nothing here to look at.
+<p>This is {what}. It is for programs{ui}.
 <p>In a client, set the base URL to <code>{base_url}</code>
 and the API key to {key}.
 <p>More is in {docs}.
@@ -47,11 +48,15 @@ _HEADERS: Final = {
 }
 
 
-def front_page(request: EdgeRequest) -> web.Response:
-    """Return a page for browsers, Ollama's own words for its clients, one JSON object for all others."""
+def front_page(request: EdgeRequest, *, has_ui: bool) -> web.Response:
+    """Return a page for browsers, Ollama's own words for its clients, one JSON object for all others.
+
+    The page links to the web UI if there is one.
+    """
     base_url = _base_url(request)
     if "text/html" in request.headers.get(hdrs.ACCEPT, "").lower():
-        text = _PAGE.format(what=_WHAT, base_url=html.escape(base_url), key=_KEY, docs=_DOCS)
+        ui = _UI if has_ui else "; there is nothing here to look at"
+        text = _PAGE.format(what=_WHAT, ui=ui, base_url=html.escape(base_url), key=_KEY, docs=_DOCS)
         return web.Response(text=text, content_type="text/html", headers=_HEADERS)
     if _asks_for_ollama(request):
         return web.Response(text=_OLLAMA, content_type="text/plain", headers=_HEADERS)

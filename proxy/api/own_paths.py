@@ -58,7 +58,7 @@ class OwnPaths:
         """Return the response; raise :class:`RequestError` (404) if there is no such path."""
         if request.method in ("GET", "HEAD"):
             if target.path == "/":
-                return front_page(request)
+                return front_page(request, has_ui=self._ui is not None)
             if self._errors.serves(target.path):
                 return self._errors.answer(request, target.path)
             if target.path == "/healthz":

@@ -24,8 +24,8 @@ app = typer.Typer(
     name="toolrelay",
     help="An OpenAI-compatible reverse proxy that runs the operator's tools on the server.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 tools_app = typer.Typer(help="List the tools, or call one of them.", cls=ListByDefault)
 app.add_typer(approvals_app, name="approvals")
@@ -55,7 +55,7 @@ def run(arguments: Sequence[str]) -> int:
 
     A last line names the command that explains the first setting or error code among them.
     """
-    if not arguments or "--help" in arguments:
+    if not arguments or "--help" in arguments or "-h" in arguments:
         import_without("typer.rich_utils", "rich.markdown", "rich.traceback")
     try:
         app(list(arguments), standalone_mode=True)
@@ -110,6 +110,14 @@ def serve(
         typer.Option("--reload", help="Restart when the configuration or one of your tools changes."),
     ] = False,
     is_open: OpenOption = False,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOOL",
+            help="Allow this tool, or all that match a pattern such as 'core__*', in addition to "
+            "policy.allow. Repeat the option for more.",
+        ),
+    ] = None,
 ) -> None:
     """Run the proxy."""
     share_one_arena()
@@ -117,7 +125,13 @@ def serve(
     from proxy.server.auth.key_ring import new_secret
 
     options = Options(
-        host=host, port=port, workers=workers, upstream=upstream, open=is_open, start_token=new_secret()
+        host=host,
+        port=port,
+        workers=workers,
+        upstream=upstream,
+        open=is_open,
+        allow=tuple(allow or ()),
+        start_token=new_secret(),
     )
     loaded = common.load(config, options)
     common.start_logging(loaded)
@@ -249,6 +263,14 @@ def init(path: Annotated[Path, typer.Argument(help="The file to write.")] = Path
             str(path), f"the file cannot be written: {error.strerror}", "Choose another file name"
         ) from None
     common.say(f"wrote {path}; start the proxy with: toolrelay serve --config {path}")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of toolrelay.toml, with which editors complete and check it."""
+    from proxy.commands.schema import schema_text
+
+    common.say(*schema_text().split("\n"))
 
 
 @app.command()

@@ -31,10 +31,10 @@ def say_error(message: str) -> None:
     print(f"toolrelay: {plain_text(message, MAX_LINE)}", file=sys.stderr, flush=True)
 
 
-def say_faults(faults: Iterable[str], codes: Iterable[str] = ()) -> None:
+def say_faults(faults: Iterable[str], codes: Iterable[str] = (), *, before: Iterable[str] = ()) -> None:
     """Print each fault as a line to standard error, and a hint for the first that has an explanation.
 
-    ``codes`` are the error codes of the faults.
+    ``codes`` are the error codes of the faults. ``before`` are faults that were printed before these.
     """
     # Imported here, because it loads all settings, which a command without faults does not need.
     from proxy.commands.explain import hint
@@ -42,5 +42,5 @@ def say_faults(faults: Iterable[str], codes: Iterable[str] = ()) -> None:
     lines = list(faults)
     for line in lines:
         say_error(line)
-    if more := hint(lines, codes):
+    if more := hint([*before, *lines], codes):
         say_error(more)

@@ -53,6 +53,9 @@ def _check_text(text: str) -> str:
     return text
 
 
+_Written = str | dict[str, Any]
+
+
 class AgentConfig(Section):
     """An agent: a model with instructions and tools of its own, which models call as the tool agent__NAME."""
 
@@ -88,7 +91,10 @@ class AgentConfig(Section):
     max_result_bytes: int = Field(
         default=8192, ge=256, le=1 << 26, description="Largest size of the agent's report."
     )
-    output_schema: Annotated[str | dict[str, Any], PlainValidator(_check_output_schema)] = Field(
+    output_schema: Annotated[
+        str | dict[str, Any],
+        PlainValidator(_check_output_schema, json_schema_input_type=_Written),
+    ] = Field(
         default="",
         description="JSON Schema that the report must match: a table, or file:PATH. Empty: the report is "
         "plain text.",

@@ -88,7 +88,9 @@ class CredentialConfig(Section):
         description="Issuer URL of the authorization server, exactly as the server writes it: "
         "https://accounts.google.com. Empty: the one that the MCP server names.",
     )
-    client_id: Annotated[str | Secret | None, PlainValidator(lambda value: _read_client_id(value))] = Field(
+    client_id: Annotated[
+        str | Secret | None, PlainValidator(lambda value: _read_client_id(value), json_schema_input_type=str)
+    ] = Field(
         default=None,
         description="OAuth client id. Empty with authorization_code: toolrelay registers itself.",
     )

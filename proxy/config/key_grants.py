@@ -72,7 +72,7 @@ def _check_endpoints(values: tuple[str, ...]) -> tuple[str, ...]:
     return check_unique(tuple(endpoints))
 
 
-def _read_expiry(value: Any) -> Any:
+def read_expiry(value: Any) -> Any:
     """Convert a date or a time, as TOML value or text, into seconds since the epoch; without an offset it is
     UTC."""
     if value is None or value == "":
@@ -124,7 +124,7 @@ class KeyGrants(BaseModel):
         description="The key's own limits, which replace the general ones: requests, tool_calls, tokens, "
         "cost, concurrent_streams.",
     )
-    expires: Annotated[float | None, BeforeValidator(_read_expiry)] = Field(
+    expires: Annotated[float | None, BeforeValidator(read_expiry)] = Field(
         default=None, description="When the key stops being valid: 2027-01-31, a time, or empty."
     )
     admin: bool = Field(default=False, description="Whether the key may read /admin.")

@@ -20,6 +20,7 @@ from proxy.config.checks.partial import COMPARED_SECTIONS, without_faulty_settin
 from proxy.config.checks.rules import find_conflicts, resolve_paths, resolve_secrets
 from proxy.config.mcp.imported import merge_imports
 from proxy.config.settings import DEFAULT_BASE_URL, DEFAULT_KEY, Config, UpstreamConfig
+from proxy.config.sources.dotenv import with_dotenv
 from proxy.config.sources.draft import Draft, put
 from proxy.config.sources.environment import apply_env
 
@@ -35,7 +36,8 @@ _LINE_COLUMN = re.compile(r"\s*\(at line (\d+), column (\d+)\)$")
 class Options:
     """The options of the command line, which override file and environment; ``None`` overrides nothing.
 
-    ``start_token`` is made by a command that serves; it stays the same when the configuration is read again.
+    ``allow`` are tools that ``policy.allow`` gets in addition. ``start_token`` is made by a command that
+    serves; it stays the same when the configuration is read again.
     """
 
     host: str | None = None
@@ -43,6 +45,7 @@ class Options:
     workers: int | None = None
     upstream: str | None = None
     open: bool = False
+    allow: tuple[str, ...] = ()
     start_token: str = field(default="", repr=False)
 
 
@@ -84,6 +87,7 @@ def find_faults(
     given = options or Options()
     try:
         draft = _read(path)
+        env = with_dotenv(draft.folder, env)
         in_file = _tables(draft)
         faults = apply_env(draft, env)
         _leave_keys_behind(draft, in_file)
@@ -174,6 +178,11 @@ def _apply_options(draft: Draft, options: Options) -> str | None:
     for key, value in server.items():
         if value is not None:
             put(draft, ("server", key), value, f"from --{key}")
+    if options.allow:
+        policy = draft.data.get("policy", {})
+        before_allow = policy.get("allow", ()) if isinstance(policy, dict) else ()
+        listed = list(before_allow) if isinstance(before_allow, list) else []
+        put(draft, ("policy", "allow"), list(dict.fromkeys([*listed, *options.allow])), "from --allow")
     if options.open:
         put(draft, ("auth", "mode"), "open", "from --open")
     if options.upstream is None:

@@ -7,7 +7,15 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from proxy.base.errors import ConfigError
@@ -224,6 +232,8 @@ def check_end_user(value: str) -> str:
 def read_optional(value: Any) -> Any:
     return None if value == "" else value
 
+
+HeaderValue = Annotated[str | Secret, PlainValidator(read_header_value, json_schema_input_type=str)]
 
 Strings = Annotated[tuple[str, ...], Field(strict=False)]
 """A TOML list of strings; the value may be a list or tuple, its elements must be strings."""

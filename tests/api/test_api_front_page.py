@@ -117,3 +117,29 @@ async def test_pages_of_other_sites_do_not_get_it() -> None:
             ("Host", "evil"),
         ):
             assert (await at_root(proxy, headers)).status == 403
+
+
+@pytest.mark.parametrize("served", [True, False])
+async def test_a_browser_is_led_to_the_web_ui(served: bool) -> None:
+    """The page links to /ui where that is served, and nowhere else."""
+    config = make_config({"base_url": "http://127.0.0.1:9/v1"}, ui={"enabled": served}, auth={"mode": "open"})
+    async with running(config) as proxy:
+        text = (await at_root(proxy, HTML, TYPED)).body.decode()
+        assert ('<a href="/ui">' in text) == served
+        answer = await proxy.ask(None, (HTML, TYPED), method="GET", path="/ui")
+        assert (answer.status < 400) == served
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/v1/messages", "/v1/v1/chat/completions", "/v1/v1/models", "/v1/v1/v1/x"]
+)
+async def test_v1_twice_is_told_the_right_base_url(path: str) -> None:
+    """A client whose base URL has a /v1 too many is told how to end it, and nothing goes upstream."""
+    async with running(config_of("open")) as proxy:
+        for method in ("GET", "POST"):
+            answer = await proxy.ask({"model": "gpt-canary"}, method=method, path=path)
+            message = answer.json["error"]["message"]
+            assert answer.status == 404
+            assert "/v1 stands twice" in message
+            assert "(http://HOST:PORT)" in message
+            assert "(http://HOST:PORT/v1)" in message

@@ -10,7 +10,7 @@ from proxy.app.compose.tools import serving_tools
 from proxy.base.errors import ConfigError, Faults, StoreError
 from proxy.base.events import PROXY_TOOLS
 from proxy.base.globs import fits
-from proxy.commands.common import console, print_table, say, say_faults
+from proxy.commands.common import console, print_table, say, say_error, say_faults
 from proxy.commands.credentials.listing import login_lines
 from proxy.commands.doctor.connectivity import find_unreachable, places_of
 from proxy.commands.doctor.probing.dialects import SpokenDialect, find_dialects
@@ -27,6 +27,7 @@ from proxy.commands.keys.keys import (
     peek_authentication,
     print_decisions,
 )
+from proxy.commands.mcp.host import mcp_settings
 from proxy.commands.mcp.listing import mcp_faults
 from proxy.commands.mcp.looking import pins_of_record
 from proxy.commands.mcp.warnings import many_lines, plain_secret_lines, unallowed_lines
@@ -64,6 +65,7 @@ async def check_composed(config: Config, *, probing: bool, known: Sequence[Confi
         say_faults([*map(str, faults), *await find_unreachable(places_of(config))])
         return len(faults)
     try:
+        faults += _missing_libraries(config)
         faults += services.missing_connections()
         faults += services.misplaced_bounds(whole=len(faults) == before)
         messages = [str(fault) for fault in faults]
@@ -90,6 +92,15 @@ async def check_composed(config: Config, *, probing: bool, known: Sequence[Confi
         )
     finally:
         await services.aclose()
+
+
+def _missing_libraries(config: Config) -> list[ConfigError]:
+    """Return a fault if MCP servers are configured, and what talks to them is not installed."""
+    try:
+        mcp_settings(config)
+    except ConfigError as fault:
+        return [fault]
+    return []
 
 
 async def _missing_logins(config: Config) -> list[str]:
@@ -168,6 +179,8 @@ async def check(
     ``known`` are faults that were found before; ``order`` are lines of :func:`order_lines`. The upstreams in
     ``unasked`` are not probed, because their faults are known.
     """
+    for line in known:  # First, because much of what follows may be their consequence.
+        say_error(line)
     upstreams = [
         (
             name,
@@ -206,11 +219,11 @@ async def check(
     probed = await _probe_all(config, services, unasked) if probing else []
     if probing:
         places = {"limits.storage": places["limits.storage"]}
-    faults = [*known, *probed, *await find_unreachable(places)]
-    say_faults(faults)
-    if not faults:
+    later = [*probed, *await find_unreachable(places)]
+    say_faults(later, before=known)
+    if not known and not later:
         say("No faults found.")
-    return len(faults)
+    return len(known) + len(later)
 
 
 def _say_authentication(config: Config, services: Services, authentication: Authentication | None) -> None:

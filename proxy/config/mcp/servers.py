@@ -6,19 +6,19 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, PlainValidator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from proxy.base.errors import ConfigError
 from proxy.config.addresses import check_networks
 from proxy.config.secret import Secret
 from proxy.config.sections.network import ProxyAddress
 from proxy.config.types import (
+    HeaderValue,
     Patterns,
     Seconds,
     Section,
     Strings,
     check_headers,
-    read_header_value,
     setting_fault,
 )
 from proxy.net.outgoing import ProxyRules
@@ -85,7 +85,8 @@ class McpServerConfig(Section):
     command: str = Field(default="", max_length=4096, description="The program to start as the server.")
     args: Strings = Field(default=(), description="Its arguments.")
     env: Annotated[
-        dict[str, Annotated[str | Secret, PlainValidator(read_header_value)]], AfterValidator(_check_env)
+        dict[str, HeaderValue],
+        AfterValidator(_check_env),
     ] = Field(
         default={},
         description='Environment variables for the program: {TOKEN = "env:TOKEN"}; write secrets as '
@@ -96,7 +97,8 @@ class McpServerConfig(Section):
         default="", max_length=2048, description="The address of a server over streamable HTTP."
     )
     headers: Annotated[
-        dict[str, Annotated[str | Secret, PlainValidator(read_header_value)]], AfterValidator(check_headers)
+        dict[str, HeaderValue],
+        AfterValidator(check_headers),
     ] = Field(
         default={},
         description='Headers of every request to the server: {authorization = "env:MCP_AUTHORIZATION"}.',

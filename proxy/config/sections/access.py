@@ -37,7 +37,14 @@ class AuthConfig(Section):
     end_user: Annotated[str, AfterValidator(check_end_user)] = Field(
         default="", description='Where a request names its end user: "header:NAME" or "body:user".'
     )
-    jwt: JwtConfig = JwtConfig()
+    jwt: JwtConfig = Field(
+        default=JwtConfig(),
+        description='Tokens of an OpenID provider, with mode = "jwt": see auth.jwt.',
+        json_schema_extra={
+            "example": 'issuer = "https://id.example.com"\naudience = ["toolrelay"]',
+            "shown_as": "jwt",
+        },
+    )
 
 
 class KeyConfig(KeyGrants):
@@ -96,7 +103,7 @@ class LimitsConfig(Section):
     websockets_per_caller: int = Field(
         default=32, ge=1, le=100_000, description="Largest number of WebSocket connections of one caller."
     )
-    storage: Annotated[str | Secret, PlainValidator(read_storage)] = Field(
+    storage: Annotated[str | Secret, PlainValidator(read_storage, json_schema_input_type=str)] = Field(
         default="memory://",
         description="Where to count: memory://, redis://HOST:6379/0, "
         "redis+sentinel://HOST:26379,HOST:26379/NAME or redis+cluster://HOST:6379,HOST:6379; rediss for "

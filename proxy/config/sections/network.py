@@ -36,7 +36,7 @@ def read_proxy(value: Any) -> "str | Secret":
     return value
 
 
-ProxyAddress = Annotated[str | Secret, PlainValidator(read_proxy)]
+ProxyAddress = Annotated[str | Secret, PlainValidator(read_proxy, json_schema_input_type=str)]
 
 
 class NetworkConfig(Section):

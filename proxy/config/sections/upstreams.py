@@ -10,6 +10,7 @@ from proxy.config.per_model import ModelTable, ProfileConfig, TextCallForm
 from proxy.config.secret import Secret
 from proxy.config.sections.network import ProxyAddress
 from proxy.config.types import (
+    HeaderValue,
     OptionalSecret,
     Seconds,
     Section,
@@ -19,12 +20,14 @@ from proxy.config.types import (
     check_query_names,
     check_unique,
     check_upstream_tools,
-    read_header_value,
     setting_fault,
 )
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 DEFAULT_KEY = "env:OPENAI_API_KEY"
+
+_Models = list[str] | dict[str, str]
+_Tools = bool | Literal["native", "prompt"] | list[str]
 
 
 class UpstreamConfig(Section):
@@ -45,13 +48,19 @@ class UpstreamConfig(Section):
         min_length=1,
         description="Dialects that the upstream speaks: chat, responses, anthropic, ollama.",
     )
-    models: Annotated[tuple[str, ...] | dict[str, str], PlainValidator(check_models)] = Field(
+    models: Annotated[
+        tuple[str, ...] | dict[str, str],
+        PlainValidator(check_models, json_schema_input_type=_Models),
+    ] = Field(
         default=("*",),
         description='Models that the upstream serves (patterns), or a table that renames them: {"fast" = '
         '"gpt-4o-mini"}.',
     )
     tools: Annotated[
-        bool | Literal["native", "prompt"] | tuple[str, ...], PlainValidator(check_upstream_tools)
+        bool | Literal["native", "prompt"] | tuple[str, ...],
+        PlainValidator(
+            check_upstream_tools, json_schema_input_type=bool | Literal["native", "prompt"] | list[str]
+        ),
     ] = Field(
         default=True,
         description="Whether to offer server tools to the models of this upstream, or which of the allowed "
@@ -172,7 +181,8 @@ class UpstreamConfig(Section):
         default=30, description="Seconds after these failures until one request tries the upstream again."
     )
     headers: Annotated[
-        dict[str, Annotated[str | Secret, PlainValidator(read_header_value)]], AfterValidator(check_headers)
+        dict[str, HeaderValue],
+        AfterValidator(check_headers),
     ] = Field(
         default={},
         description='Headers to add to every request: {"x-team" = "env:TEAM"}; write secrets as for api_key.',

@@ -22,6 +22,7 @@ def apply_env(draft: Draft, env: Mapping[str, str]) -> list[ConfigError]:
     faults = Faults()
     with faults.kept():
         _apply_switch(draft, env)
+        _apply_port(draft, env)
     _apply_proxies(draft, env)
     for name in sorted(env):
         if name.upper().startswith(ENV_PREFIX):
@@ -40,6 +41,17 @@ def _apply_switch(draft: Draft, env: Mapping[str, str]) -> None:
                 "Set ENABLE_TOOLS=false, or unset it",
             )
         put(draft, ("tools", "enabled"), value, "from ENABLE_TOOLS")
+
+
+def _apply_port(draft: Draft, env: Mapping[str, str]) -> None:
+    """Take the port that a platform hands to its programs in ``PORT``; what the file says goes first."""
+    server = draft.data.get("server", {})
+    text = env.get("PORT", "").strip()
+    if not text or (isinstance(server, dict) and "port" in server):
+        return
+    if not (text.isascii() and text.isdigit()):
+        raise ConfigError("server.port", "PORT must be a number (from PORT)", "Set PORT=8080, or unset it")
+    put(draft, ("server", "port"), int(text), "from PORT")
 
 
 def _apply_proxies(draft: Draft, env: Mapping[str, str]) -> None:
@@ -114,8 +126,8 @@ def _locate(parts: list[str], data: Mapping[str, Any], name: str) -> tuple[tuple
 def _env_value(annotation: Any, text: str) -> Any:
     """Return the text as a TOML value if that fits the setting's type, else as a string.
 
-    A switch may also be ``True``, ``yes`` or ``1``. A text that fits nothing stays unchanged, so that
-    validation reports it with all other faults.
+    A switch may also be ``True``, ``yes`` or ``1``, and a list words with commas between. A text that fits
+    nothing stays unchanged, so that validation reports it with all other faults.
     """
     target: TypeAdapter[Any] = TypeAdapter(annotation)
     candidates: list[Any] = [text]
@@ -126,6 +138,9 @@ def _env_value(annotation: Any, text: str) -> Any:
     for candidate in candidates:
         if _fits(target, candidate, strict=model_of(annotation) is None):
             return candidate
+    listed = [part.strip() for part in text.split(",") if part.strip()]
+    if _fits(target, listed, strict=False) and not text.lstrip().startswith("["):
+        return listed
     if annotation is bool and _fits(target, text.strip(), strict=False):
         return target.validate_python(text.strip(), strict=False)
     return candidates[0]

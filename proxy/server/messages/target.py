@@ -128,6 +128,14 @@ class Targets:
                 "out what stands before it, in the client's base URL or host, too.",
                 code="not_found",
             )
+        if path.startswith("/v1/") and (below or "").startswith("/v1/"):
+            raise RequestError(
+                404,
+                f"There is no endpoint at {path[:100]}: /v1 stands twice. End the client's base URL before "
+                "/v1 if the client adds it, as Anthropic's do (http://HOST:PORT), and with one /v1 otherwise "
+                "(http://HOST:PORT/v1).",
+                code="not_found",
+            )
         endpoint = self._endpoints.other if below is None else self._endpoints.find(method, below)
         return Target(path, query, below, endpoint, self._label(path, below, endpoint), deployment)
 

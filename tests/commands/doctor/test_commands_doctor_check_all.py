@@ -1,6 +1,8 @@
 """``check`` reports every fault at once; no fault hides another."""
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import NoReturn
@@ -127,14 +129,14 @@ def test_each_variable_is_told(tmp_path: Path, here: Here) -> None:
         "ENABLE_TOOLS": "perhaps",
         "TOOLRELAY_SERVER_PORT": "9000",
         "TOOLRELAY_SERVER__PROT": "9000",
-        "TOOLRELAY_POLICY__ALLOW": "core__*",
+        "TOOLRELAY_POLICY__MAX_RESULT_BYTES": "many",
     }
     faults = faults_of(here("check", env=env))
     for words in (
         ("tools.enabled", "ENABLE_TOOLS"),
         ("server.port", "TOOLRELAY_SERVER__PORT"),
         ("server.prot", "from TOOLRELAY_SERVER__PROT"),
-        ("policy.allow", "from TOOLRELAY_POLICY__ALLOW", 'Write ["core__*"]'),
+        ("policy.max_result_bytes", "from TOOLRELAY_POLICY__MAX_RESULT_BYTES"),
         ("log.level", "in toolrelay.toml"),
         ("tools.modules", "broken.py"),
     ):
@@ -194,3 +196,19 @@ def test_every_command_tells_all_faults_of_a_configuration(tmp_path: Path, here:
     for command in (("serve",), ("runs", "list")):
         faults = faults_of(here(*command))
         assert len(faults) == len({fault.partition(":")[0] for fault in faults}) == 3, faults
+
+
+def test_faults_come_before_what_follows_from_them(tmp_path: Path) -> None:
+    """A module that does not load is reported before the patterns that match none of its tools."""
+    (tmp_path / "broken.py").write_text(MODULE)
+    (tmp_path / "toolrelay.toml").write_text(
+        '[upstreams.recorded]\nbase_url = "replay:"\n[tools]\nmodules = ["broken.py"]\n'
+        '[policy]\nallow = ["broken__*"]\n'
+    )
+    command = [sys.executable, "-m", "proxy", "check"]
+    done = subprocess.run(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    assert done.returncode == 1
+    fault, pattern = done.stdout.index("nothing_of_that_name"), done.stdout.index('"broken__*" matches no')
+    assert fault < pattern

@@ -1,6 +1,6 @@
 """The paths below /v1/toolrelay belong to the proxy: in no mode of authentication does one go upstream."""
 
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from client_keys import ALICE, OK, bearer, declared
@@ -24,13 +24,17 @@ REFUSALS = {
 @pytest.mark.parametrize("mode", get_args(Mode))
 async def test_nothing_of_our_own_goes_upstream(mode: Mode) -> None:
     """In each mode the proxy answers paths below /v1/toolrelay itself; only a key that mints gets a token."""
-    secret = {"keys": ALICE, "start_token": START}.get(mode, "sk-of-the-provider")
-    keys = {"alice": declared(ALICE, mint=True, endpoints=("/*",))} if mode == "keys" else {}
+    has_keys = mode in ("keys", "jwt")
+    secret = {"keys": ALICE, "jwt": ALICE, "start_token": START}.get(mode, "sk-of-the-provider")
+    keys = {"alice": declared(ALICE, mint=True, endpoints=("/*",))} if has_keys else {}
+    auth: dict[str, Any] = {"mode": mode}
+    if mode == "jwt":
+        auth["jwt"] = {"issuer": "https://id.example.com", "audience": ("toolrelay",)}
     async with RawUpstream(OK) as upstream:
-        config = make_config(upstream.url, auth={"mode": mode}, keys=keys).with_start_token(START)
+        config = make_config(upstream.url, auth=auth, keys=keys).with_start_token(START)
         async with running(config) as proxy:
             made = await proxy.ask({"subject": "ann"}, bearer(secret), path=TOKENS)
-            if mode == "keys":
+            if has_keys:
                 assert (made.status, made.json["token"][:4]) == (200, "trt_")
             else:
                 assert (made.status, made.error["code"]) == REFUSALS[mode]
