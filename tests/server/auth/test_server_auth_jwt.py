@@ -5,17 +5,25 @@ import base64
 import hashlib
 import hmac
 import json
+import time
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from aiohttp import web
+from in_process import serving_app
 from joserfc import jws
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 
+from proxy.app.open_authentication import open_authentication
 from proxy.base.errors import RequestError
 from proxy.config.key_grants import KeyGrants
+from proxy.config.load import load_config
+from proxy.server.auth.jwt.authenticator import JwtAuthenticator
 from proxy.server.auth.jwt.signing_keys import SigningKeys, read_keys
 from proxy.server.auth.jwt.tokens import MAX_LENGTH, JwtRules, JwtTokens, TokenRefused, claim_at
+from proxy.store.sqlite.memory import MemoryStore
 from proxy.tools.contract.capabilities import HttpFailure
 
 ISSUER = "https://id.example.com/realms/main"
@@ -412,7 +420,7 @@ def test_keys_that_are_none() -> None:
         {**public(RSA, "a"), "n": 5},
         {**public(RSA, "a"), "kid": 5},
         *({"kty": kind, "crv": curve, "x": "AA", "y": "AA"} for kind in ("EC", "OKP") for curve in CURVES),
-        *({"kty": kind} for kind in ([], {}, ["RSA"], None)),
+        *({"kty": []}, {"kty": {}}, {"kty": ["RSA"]}, {"kty": None}),
         {**RSA.as_dict(private=True), "kid": "private", "use": "sig"},
     ]
     (kept,) = read_keys({"keys": entries})
@@ -476,3 +484,27 @@ async def test_what_is_kept_is_bounded(provider: Provider) -> None:
         await tokens.find(signed(claims(jti=str(number)), EC, "ES256", kid="ec"))
     size = tokens._cache_size()
     assert 0 < size.held <= size.limit
+
+
+async def test_keys_may_be_inside_although_the_issuer_is_public(tmp_path: Path) -> None:
+    """Tokens name the provider's public address; its keys are read where the operator says."""
+
+    async def keys(_: web.Request) -> web.Response:
+        return web.json_response({"keys": [public(RSA, "rsa")]})
+
+    app = web.Application()
+    app.router.add_get("/keys", keys)
+    async with serving_app(app) as address:
+        (tmp_path / "toolrelay.toml").write_text(
+            f'[auth]\nmode = "jwt"\n[auth.jwt]\nissuer = "{ISSUER}"\naudience = ["{AUDIENCE}"]\n'
+            f'jwks_url = "{address}/keys"\nnetworks = ["127.0.0.0/8"]\n'
+        )
+        config = load_config(tmp_path / "toolrelay.toml", {"OPENAI_API_KEY": "sk-test-openai"})
+        store = MemoryStore()
+        await store.start()
+        authentication = await open_authentication(config, store)
+        sent = signed(claims(exp=time.time() + 300, iat=time.time()))
+        authenticator = cast(JwtAuthenticator, authentication.authenticator)
+        assert (await authenticator._jwt.find(sent)).name == "anna"
+        await authentication.aclose()
+        await store.aclose()

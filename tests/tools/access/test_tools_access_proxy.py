@@ -192,7 +192,7 @@ async def test_a_name_that_cannot_be_resolved_here() -> None:
         async def resolve(self, host: str, port: int = 0, family: Any = 0) -> Any:
             raise OSError(-2, "Name or service not known")
 
-    proxy = HttpProxy("127.0.0.1", closed_port(), setting="tools.proxy")
+    proxy = HttpProxy("127.0.0.1", 9, setting="tools.proxy")
     made = EgressPool(resolver=NoNames(), way=WayOut(ProxyRules(proxy, proxy)), retries=0)
     with pytest.raises(HttpFailure, match="name cannot be resolved here"):
         await made.client([NAME]).get_json(f"https://{NAME}/v1")
