@@ -31,7 +31,8 @@ def declared_dependencies() -> set[str]:
     """What the package needs at run time, with the extras that add a feature."""
     project = PROJECT["project"]
     extras = project["optional-dependencies"]
-    lines = [*project["dependencies"], *extras["postgres"], *extras["otel"], *extras["redis"], *extras["web"]]
+    built_in = ("oidc", "otel", "postgres", "programs", "redis", "web")
+    lines = [*project["dependencies"], *(line for extra in built_in for line in extras[extra])]
     names = (_NAME.match(line) for line in lines)
     return {normal(found.group()) for found in names if found}
 

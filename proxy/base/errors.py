@@ -16,6 +16,7 @@ ToolErrorCode = Literal[
     "policy_denied",
     "approval_required",
     "approval_denied",
+    "client_call_required",
     "timeout",
     "rate_limited",
     "result_too_large",

@@ -47,6 +47,7 @@ from proxy.toolbox.demo.notes import MODULE, MODULE_FILE, NOTES_FILE
 from proxy.toolbox.demo.recorded import RecordedHttpClient
 from proxy.tools.mcp.definitions import read_listing
 from proxy.tools.mcp.pins import Pin, write_pin_file
+from proxy.tools.programs.monty import is_installed
 from proxy.upstreams.recorded.replay import packaged_fixtures
 from proxy.wires.mcp.dialect import MCP
 from proxy.wires.registry.wires import built_in_wires
@@ -73,6 +74,8 @@ CONVERT = "mcp__units__convert"
 _CONVERSION: Final = {"value": 26.2, "from": "mi", "to": "km"}
 _MCP_VERSION: Final = "2025-11-25"
 
+PROGRAM: Final = "How warm is it in Berlin, in Celsius and Fahrenheit?"
+"""The question of a client that lets the model write programs."""
 _MAX_SHOWN = 160
 _SHOWN_ID = 8
 """Characters of a run's id after its ``run_``, with which the demo shows and finds it."""
@@ -170,7 +173,10 @@ def demo_config(port: int, fixtures: Path, folder: Path) -> Config:
             allow=(*TOOLS, LEAVE_NOTE, *([CONVERT] if servers else [])), approve=(LEAVE_NOTE,)
         ),
         tools=ToolsConfig(
-            modules=(str(folder / MODULE_FILE),), web_search="searxng", base_urls={"web_search": _ENGINE}
+            modules=(str(folder / MODULE_FILE),),
+            web_search="searxng",
+            base_urls={"web_search": _ENGINE},
+            programs="auto" if is_installed() else "off",
         ),
         mcp=McpConfig(serve=True, servers=servers, pins=str(folder / _PINS) if servers else ""),
         # Keep all content, so that its user can inspect it; the next demo deletes it together with its key.
@@ -262,6 +268,8 @@ def _greeting(config: Config, address: str, folder: Path) -> list[str]:
         "",
         *mcp_lines(address, serves=bool(config.mcp.servers)),
         "",
+        *program_lines(address, runs=config.tools.programs != "off"),
+        "",
         "Each run below ends with a command that shows its details. The command works in any terminal,",
         "also after this demo has stopped, until the next demo starts.",
         "",
@@ -332,6 +340,23 @@ def mcp_lines(address: str, *, serves: bool) -> list[str]:
         f"{CONVERT} belongs to an MCP server that the demo started. Call it as an MCP client does:",
         "",
         f"curl {address}{MCP.prefix} {shown} -d {shlex.quote(body)}",
+    ]
+
+
+def program_lines(address: str, *, runs: bool) -> list[str]:
+    """Return a command whose answer shows a program over tools.
+
+    Without the interpreter (``runs`` is false), return how to install it.
+    """
+    if not runs:
+        return [f"To see a program that calls tools here, too: {how_to_install('programs')}"]
+    tools = [{"type": "code_execution_20260120", "name": "code_execution"}]
+    messages = [{"role": "user", "content": PROGRAM}]
+    body = json.dumps({"model": MODEL, "max_tokens": 500, "messages": messages, "tools": tools})
+    return [
+        "With Anthropic's code execution the model writes a program that calls two tools at once:",
+        "",
+        f"curl -s {address}/v1/messages -H 'content-type: application/json' -d {shlex.quote(body)}",
     ]
 
 

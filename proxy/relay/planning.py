@@ -14,26 +14,34 @@ from msgspec import Struct, field, structs
 from proxy.base.errors import RequestError
 from proxy.json.in_thread import LARGE_BYTES, in_thread
 from proxy.records.rows import join_sources
-from proxy.relay.approval_outcomes import NOTHING_SETTLED, ApprovalOutcomes
+from proxy.relay.approval_outcomes import ApprovalOutcomes, Waited
 from proxy.relay.approvals.approvals import Resuming
 from proxy.relay.ask import Ask, RequestHead, UpstreamPermissions
 from proxy.relay.base import RunSettings
 from proxy.relay.body import Body
 from proxy.relay.headers import of_any_dialect
-from proxy.relay.hosted import put_back_sealed, served_by_tools, with_hosted
+from proxy.relay.hosted import (
+    brings,
+    check_programs,
+    pause_of,
+    put_back_sealed,
+    served_by_tools,
+    with_hosted,
+    without_program_turns,
+)
 from proxy.relay.memory.hidden.history import Restored, SettleApprovals
 from proxy.relay.memory.hidden.outcomes import MemoryOutcome
 from proxy.relay.memory.idempotency import repeat_of
 from proxy.relay.memory.prompt_hash import prompt_hash
 from proxy.relay.memory.references import item_not_found
-from proxy.relay.nested import AgentAsking, Purse
+from proxy.relay.nested import Purse
 from proxy.relay.offering.hosted import Containing, contained_tools
 from proxy.relay.offering.narrowing import with_required_approvals
 from proxy.relay.offering.offer import Offer, OfferRules, Offers, guard, is_reserved
 from proxy.relay.offering.tool_limits import NO_TOOLS, ToolLimits, limits_of
 from proxy.relay.offering.wanted import Wanted
 from proxy.relay.passing.metering import price_of
-from proxy.relay.ports import port_of, text_call_rules
+from proxy.relay.ports import editor_of, port_of, text_call_rules
 from proxy.relay.routing.fallback import Candidates
 from proxy.relay.routing.prices import Prices
 from proxy.relay.routing.router import Route
@@ -48,7 +56,7 @@ from proxy.relay.run.job import (
     ToolAccess,
     UpstreamSide,
 )
-from proxy.relay.run.parents import Parent, Parents, ProgramAccess, can_hold_turn
+from proxy.relay.run.parents import Parents, ProgramAccess, continued_by
 from proxy.relay.run_memory import RunMemory
 from proxy.relay.typed_tools import naming_as_declared, with_functions
 from proxy.tools.running.ledger import NO_KEY, RequestKey, RunLedger
@@ -64,9 +72,8 @@ class Planning(Struct):
     """The state of a request that is planned for one upstream after the other.
 
     ``repeat_key`` and ``ledger`` are those of its job.  ``pinned`` says that the upstream that has its
-    conversation was already looked for.  ``purse`` counts what agents have used whose calls were approved;
-    it is ``None`` if there was nothing to decide.  ``approvals`` has the outcomes from the plans so far.
-    ``with_tools`` are the items that have brought tools to the response that the request continues.
+    conversation was already looked for.  ``with_tools`` are the items that have brought tools to the response
+    that the request continues.  ``waited`` is about the calls that have waited for this request.
     """
 
     ask: Ask
@@ -75,8 +82,7 @@ class Planning(Struct):
     repeat_key: RequestKey = NO_KEY
     pinned: bool = False
     with_tools: str = ""
-    purse: Purse | None = None
-    approvals: ApprovalOutcomes = NOTHING_SETTLED
+    waited: Waited = field(default_factory=Waited)
 
 
 class Plan(Struct, frozen=True):
@@ -247,7 +253,8 @@ class Planner:
     async def _plan(self, planning: Planning, route: Route, *, in_run: bool) -> Plan:
         """Return the plan for an upstream.  It has no job if the request passes through, unless
         ``in_run``."""
-        ask, read_before = await self._with_items(planning.ask, route)
+        joined, planning.waited.programs = without_program_turns(planning.ask)
+        ask, read_before = await self._with_items(joined, route)
         ask, typed = with_functions(ask, route, planning.with_tools)
         if typed is None:
             plan = await self._plan_as_sent(planning, route, ask, typed, read_before, in_run=in_run)
@@ -287,9 +294,12 @@ class Planner:
             settle=self._settle(planning, draft),
             skip_reason=_skip_reason(draft),
         )
-        if planning.purse is not None:
-            planning.approvals = restored.approvals.after(planning.approvals, planning.purse)
-            restored = structs.replace(restored, approvals=planning.approvals)
+        check_programs(planning.waited.programs, request, restored, draft.editor)
+        if planning.waited.purse is not None:
+            planning.waited.approvals = restored.approvals.after(
+                planning.waited.approvals, planning.waited.purse
+            )
+            restored = structs.replace(restored, approvals=planning.waited.approvals)
         if read_before := join_sources(read_before, put_back_sealed(ask, request, draft.editor)):
             restored = structs.replace(restored, untrusted=join_sources(restored.untrusted, read_before))
         if (restored.upstream or restored.bound) and not planning.pinned:
@@ -306,8 +316,9 @@ class Planner:
         return Plan(route, await self._job(planning, draft, restored))
 
     def _settle(self, planning: Planning, draft: _Draft) -> SettleApprovals | None:
-        """Return the function that settles approvals of the caller; ``None`` if approvals are off."""
-        if not self._approvals.enabled:
+        """Return the function that settles what turns of the caller wait for; ``None`` if approvals are off
+        and no program waits."""
+        if not (self._approvals.enabled or planning.waited.programs.pending):
             return None
         ask, request, upstream = planning.ask, draft.request, draft.route.served.upstream.name
         selection = (permissions := ask.access.permissions).selections[upstream]
@@ -317,22 +328,20 @@ class Planner:
             if untrusted:
                 ledger.mark_untrusted(untrusted)
             budgets = self._budgets.within(request.max_calls)
-            planning.purse = planning.purse or Purse.of(budgets, time.monotonic)
+            planning.waited.purse = planning.waited.purse or Purse.of(budgets, time.monotonic)
             access = ProgramAccess(permissions.policies[upstream], selection.catalog)
-            parent = Parent(
-                ask,
-                request.model,
-                ledger,
-                1,
-                planning.purse,
-                asking=AgentAsking(
-                    selection.asks and draft.is_person and can_hold_turn(request), keeps=request.may_store
-                ),
-                access=access,
+            pause = pause_of(planning.waited.programs, request) if draft.is_person else None
+            asks = selection.asks and draft.is_person
+            parent = continued_by(ask, request, ledger, planning.waited.purse, access, pause, asks=asks)
+            resuming = Resuming(
+                ask.identity,
+                access.policy,
+                access.catalog,
+                ask.access.meter,
+                partial(self._parents.continuing, parent=parent),
+                partial(brings, planning.waited.programs, request),
+                partial(limited_later, request.chosen.hosted),
             )
-            within = partial(self._parents.continuing, parent=parent)
-            limit = partial(limited_later, request.chosen.hosted)
-            resuming = Resuming(ask.identity, access.policy, access.catalog, ask.access.meter, within, limit)
             return await self._approvals.settle(ids, resuming)
 
         return settle
@@ -365,7 +374,7 @@ class Planner:
         offer = self._offers.decide(request, selection, ask.options.wanted, limits=limits, search=search)
         rules = text_call_rules(route, request, offer)
         port = port_of(route, ask.wire, self._wires, request, rules)
-        make = partial(_editor, ask, route, port, request, offer)
+        make = partial(editor_of, ask, route, port, request, offer)
         editor = await in_thread(make) if len(ask.body.raw) > LARGE_BYTES else make()
         if has_offer := bool(offer):
             request.check_history(lambda name: is_reserved(name, offer, request))
@@ -384,7 +393,7 @@ class Planner:
         if is_crossed:
             # The whole conversation must be here now: an upstream of another dialect stores no part of it.
             restored.check_found(request)
-            if not restored.approvals.waiting:  # Else no model is asked.
+            if not restored.approvals.stops:  # Else no model is asked.
                 translate = partial(editor.body.left_out, editor.edits)
                 await in_thread(translate) if is_large else translate()
         check_switches(payload)
@@ -481,15 +490,6 @@ class Planner:
         digests, most = self._refusals.refused_tools(*place)
         strict = not self._refusals.refuses(*place, "strict")
         return structs.replace(known, most=most or known.most, refused=digests, strict=strict)
-
-
-def _editor(ask: Ask, route: Route, port: UpstreamPort, request: ClientRequest, offer: Offer) -> BodyEditor:
-    """Return the editor of the body, without the entries that choose server tools: no upstream knows
-    these."""
-    raw, sent = ask.body.raw, request
-    if request.chosen:
-        raw, sent = ask.wire.without_chosen(raw, request, offer.shown)
-    return port.editor(raw, sent, route.served.responses_state, caller=ask.identity.caller)
 
 
 def _skip_reason(draft: _Draft) -> MemoryOutcome | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import structlog
 
+from proxy.relay.ask import Ask
 from proxy.relay.offering.offer import Offer
 from proxy.relay.routing.router import Route
 from proxy.wires.client_port import ClientRequest
@@ -13,7 +14,7 @@ from proxy.wires.crossed import Crossing
 from proxy.wires.crossed_links import CitingWire
 from proxy.wires.text_calls.port import text_call_port
 from proxy.wires.text_calls.rules import TextCallRules
-from proxy.wires.upstream_port import UpstreamPort
+from proxy.wires.upstream_port import BodyEditor, UpstreamPort
 from proxy.wires.wire import Wire
 
 
@@ -60,3 +61,12 @@ def port_of(
 def _log_text_calls(upstream: str, facts: Mapping[str, Any]) -> None:
     """Log what was found in the text of a turn: the format, the number of calls, and repairs."""
     structlog.get_logger("proxy.relay").info("text_calls_read", upstream=upstream, **facts)
+
+
+def editor_of(ask: Ask, route: Route, port: UpstreamPort, request: ClientRequest, offer: Offer) -> BodyEditor:
+    """Return the editor of the body, without the entries that choose server tools: no upstream knows
+    these."""
+    raw, sent = ask.body.raw, request
+    if request.chosen:
+        raw, sent = ask.wire.without_chosen(raw, request, offer.shown)
+    return port.editor(raw, sent, route.served.responses_state, caller=ask.identity.caller)

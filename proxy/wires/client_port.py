@@ -7,8 +7,9 @@ A :class:`~proxy.wires.wire.Wire` makes a :class:`ClientRequest`, which holds th
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
+import msgspec
 from msgspec import Struct
 
 from proxy.base.events import (
@@ -48,6 +49,8 @@ class ClientRequest(ABC):
     model may know tools that the request does not show, from a stored prompt or a namespace, so an unknown
     name is the client's.
 
+    ``container`` is the id of the container in which programs shall run; empty for none.
+
     ``background``: the client asked the upstream to answer in the background. ``continues`` is the id of the
     response that this request continues. ``conversation`` is the id of the upstream's conversation to which
     it adds; empty for none. ``may_store``: the proxy may store the answer for later requests. ``wants_json``:
@@ -73,6 +76,7 @@ class ClientRequest(ABC):
     may_store: bool = True
     wants_json: bool = False
     people: str = ""
+    container: str = ""
 
     @property
     def references(self) -> Sequence[str]:
@@ -194,13 +198,43 @@ class ApprovedCallResult(Struct, frozen=True):
     result: ToolResult
 
 
+class ClientCall(Struct, frozen=True):
+    """A call that a program makes of its client: the id of the part that shows the program, and the call,
+    with the id that the client answers."""
+
+    part_id: str
+    call: ToolCall
+
+
+class EndedProgram(Struct, frozen=True):
+    """A program that an earlier answer showed as running, by the id of the part there, and its result."""
+
+    part_id: str
+    result: ToolResult
+
+
+class ProgramResults(Struct, frozen=True):
+    """What a request brings for programs that wait: the results of their calls by id, as engines take them.
+
+    ``pending`` are the ids of the calls that its last messages answer, none if it continues no program;
+    ``places`` are the positions of the messages that show these programs, -1 for one that is missing.
+    """
+
+    results: Mapping[str, str] = msgspec.field(default_factory=dict)
+    pending: frozenset[str] = frozenset()
+    places: frozenset[int] = frozenset()
+
+
+NO_PROGRAM_RESULTS: Final = ProgramResults()
+
+
 class ClientView(Struct, frozen=True):
     """How a client sees its run.
 
     ``model`` is the name to use if no upstream names a model. ``is_hidden`` returns whether a name is a
     server tool's: the client does not get its calls. ``usage_was_added``: the proxy, not the client, asked
     the upstream for usage. ``shown``: what the client sees of the server tools that it chose, at any trace
-    level. ``approved``: calls that ran before the model is asked.
+    level. ``approved``: calls that ran before the model is asked. ``ended``: programs that ended before that.
     """
 
     model: str
@@ -210,6 +244,7 @@ class ClientView(Struct, frozen=True):
     caller: str = ""
     shown: ShownTools = NOTHING_SHOWN
     approved: Sequence[ApprovedCallResult] = ()
+    ended: Sequence[EndedProgram] = ()
 
 
 class StreamWriter(ABC):
@@ -293,6 +328,16 @@ class StreamWriter(ABC):
 
         Call it only between the end of a turn with hidden calls and the end of the answer.
         """
+        raise NotImplementedError
+
+    @property
+    def container(self) -> str:
+        """The id of the container in which programs of this run run; empty in a dialect without any."""
+        return ""
+
+    def client_called(self, name: str, calls: Sequence[ClientCall]) -> bytes:
+        """Show calls that programs of the tool ``name`` make of the client.  Call it only between the end of
+        a turn with hidden calls and the end of the answer."""
         raise NotImplementedError
 
     def approval_requested(self, item_id: str, label: str, name: str, arguments: str) -> bytes:

@@ -335,6 +335,7 @@ class _CrossedBody(TranslatedBody):
                 call.call_id,
                 call.client_id,
                 self._own_results[call.result] if isinstance(call.result, bytes) else call.result,
+                call.made_by_program,
             )
             for call in calls
         ]

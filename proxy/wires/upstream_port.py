@@ -37,12 +37,14 @@ class SuspendedCall(Struct, frozen=True):
 
     ``call_id`` is its id at the upstream and ``client_id`` its id at the client, ``None`` if the client does
     not have the call. ``result`` is the proxy's own result, as the upstream gets it or with holes; ``None``
-    if the client has to bring it.
+    if the client has to bring it. ``made_by_program`` is a call that a program makes of the client; the
+    upstream does not know it.
     """
 
     call_id: str
     client_id: str | None
     result: bytes | ResultForModel | None
+    made_by_program: ToolCall | None = None
 
 
 class ResponseChain(ABC):

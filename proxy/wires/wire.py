@@ -9,7 +9,7 @@ import orjson
 from proxy.base.conversation import Message, Spoken
 from proxy.wires.approving.shown import ApprovalForm
 from proxy.wires.chosen import ShownTools
-from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
+from proxy.wires.client_port import ClientRequest, ClientView, ProgramResults, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec, read_exactly
 from proxy.wires.hosted.tools import HostedTool
 from proxy.wires.stream.plain import PlainTurn
@@ -114,6 +114,19 @@ class Wire(UpstreamPort):
         Raises :class:`~proxy.base.errors.RequestError` for a declaration that cannot be read.
         """
         return {}
+
+    def joined_programs(self, raw: bytes) -> tuple[bytes, ProgramResults] | None:
+        """Return a body without what passed between client and programs, and what that brings the programs.
+
+        Return ``None`` if there is nothing of it. Raises :class:`~proxy.base.errors.RequestError` for results
+        that do not belong to the calls before them.
+        """
+        return None
+
+    def check_container(self, payload: Mapping[str, Any], caller: str, *, needed: bool) -> None:
+        """Raise :class:`~proxy.base.errors.RequestError` for the container of a request that is not the
+        caller's, or has expired, or is missing and ``needed``."""
+        return
 
     def sealed_turns(self, request: ClientRequest, caller: str) -> Iterator[tuple[int, bytes]]:
         """Yield the turns that this caller carries in what it was shown of them, by their positions.

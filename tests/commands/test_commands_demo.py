@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from proxy.commands.demo import CONVERT, LEAVE_NOTE, TOOLS, approval_lines, demo_config, mcp_lines
+from proxy.commands.demo import (
+    CONVERT,
+    LEAVE_NOTE,
+    TOOLS,
+    approval_lines,
+    demo_config,
+    mcp_lines,
+    program_lines,
+)
 from proxy.upstreams.recorded.replay import packaged_fixtures
 
 
@@ -43,3 +51,20 @@ def test_one_tool_asks_a_person_first(tmp_path: Path) -> None:
     text = "\n".join(approval_lines("http://127.0.0.1:1", tmp_path))
     assert str(tmp_path / "notes.txt") in text
     assert f"approvals approve --config {tmp_path / 'toolrelay.toml'} " in text
+
+
+def test_without_the_interpreter_the_demo_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the interpreter no programs run; with it, the printed command declares code execution."""
+    found: Any = importlib.util.find_spec
+
+    def without(name: str, package: str | None = None) -> Any:
+        return None if name == "pydantic_monty" else found(name, package)
+
+    assert demo_config(1, packaged_fixtures(), tmp_path).tools.programs == "auto"
+    assert "code_execution_20260120" in program_lines("http://127.0.0.1:1", runs=True)[-1]
+    monkeypatch.setattr(importlib.util, "find_spec", without)
+    assert demo_config(1, packaged_fixtures(), tmp_path).tools.programs == "off"
+    (line,) = program_lines("http://127.0.0.1:1", runs=False)
+    assert line.endswith("pip install '.[programs]'")

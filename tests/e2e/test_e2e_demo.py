@@ -68,6 +68,12 @@ def test_the_demo_as_a_newcomer_meets_it(folder: Path, env: dict[str, str]) -> N
         assert ANSWER in prompt
         (called,) = [line for line in printed if line.startswith("curl ") and "/mcp " in line]
         assert '{\\"value\\": 42.1648128, \\"unit\\": \\"km\\"}' in run(["sh", "-c", called], folder, env)
+        (asks,) = [line for line in printed if "code_execution_20260120" in line]
+        answer = json.loads(run(["sh", "-c", asks], folder, env))
+        kinds = ["server_tool_use", "code_execution_tool_result", "text"]
+        assert [block["type"] for block in answer["content"]] == kinds
+        assert '"fahrenheit":45.3' in answer["content"][1]["content"]["stdout"]
+        assert "45.3 degrees Fahrenheit" in answer["content"][2]["text"]
         assert list(Path(env["TMPDIR"]).rglob("*.db"))
         status, out, err = demo.stop()
     assert (status, err) == (0, "")

@@ -3,8 +3,11 @@
 import asyncio
 import json
 import random
+import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +47,7 @@ async def act(name: str) -> str:
 @tool(effect="external_side_effect", timeout_s=120, redaction=Redaction())
 async def ask(name: str) -> str:
     """Change the world, after a person has approved it."""
+    await held(name)
     with Path("effects").open("a") as file:
         file.write(f"{name}\\n")
     return f"did {name}"
@@ -217,3 +221,115 @@ async def test_a_decision_after_a_kill_continues_the_program(
         assert (first, last) == ("did a", "did c")
         assert ("approval_denied" in said) is bool(decision)
         assert made.effects == (["a", "c"] if decision else ["a", "b", "c"])
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a random program; the server may be killed in it.  ``step`` counts from 0."""
+
+    step: int
+    tool: str
+    name: str
+    killed: bool
+
+
+def whole_program(steps: list[list[tuple[str, bool]]]) -> tuple[str, list[Call]]:
+    """A program whose steps make these calls side by side, and its calls; no failed call ends it."""
+    calls = [
+        Call(number, tool, f"{number}{at}", killed)
+        for number, step in enumerate(steps)
+        for at, (tool, killed) in enumerate(step)
+    ]
+    lines = [
+        "import asyncio",
+        "async def tried(call):",
+        "    try:",
+        "        return await call",
+        "    except RuntimeError as error:",
+        "        return str(error)",
+        "said = []",
+    ]
+    for number in range(len(steps)):
+        made = [f"tried(effect__{one.tool}(name='{one.name}'))" for one in calls if one.step == number]
+        lines.append(f"said += await asyncio.gather({', '.join(made)})")
+    return "\n".join([*lines, "said"]), calls
+
+
+async def led(made: Rig, calls: list[Call], approves: list[bool], between: bool) -> list[str]:
+    """Lead the program to its end, with a kill in each call that says so, and return what it returned.
+
+    The ``approves`` are the decisions, one for each step that asks.  With ``between`` the server is also
+    killed while a person decides.
+    """
+    kills = [one.name for one in calls if one.killed]
+    for name in kills:
+        (made.folder / f"hold-{name}").touch()
+
+    def reached() -> list[str]:
+        return [name for name in kills if (made.folder / f"holds-{name}").exists()]
+
+    proxy, more, headers, seen = await made.start(), list[Any](), dict[str, str](), list[set[str]]()
+    while True:
+        asking = asyncio.create_task(say(proxy, *more, **headers))
+        await until(lambda: asking.done() or bool(reached()))  # noqa: B023
+        if names := reached():
+            await made.kill()
+            await asyncio.wait({asking})
+            for name in names:
+                kills.remove(name)
+                (made.folder / f"hold-{name}").unlink()
+            proxy = await made.start()
+            continue
+        text = await asking
+        if not (ids := set(ID.findall(text))):
+            return list(json.loads(text))
+        if ids not in seen:
+            seen.append(ids)
+            if between:
+                await made.kill()
+                proxy = await made.start()
+        decision = "" if approves[seen.index(ids) % len(approves)] else ";deny"
+        more += [{"role": "assistant", "content": text}, {"role": "user", "content": "Go on."}]
+        headers = {"x_toolrelay_approve": ",".join(f"{one}{decision}" for one in sorted(ids))}
+
+
+CASES: list[tuple[list[list[tuple[str, bool]]], list[bool], bool]] = [
+    ([[("look", True), ("act", False)], [("ask", True)], [("act", True)]], [True], True),
+]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.parametrize(("steps", "approves", "between"), CASES)
+async def test_kills_and_decisions_at_every_step(
+    kind: str,
+    steps: list[list[tuple[str, bool]]],
+    approves: list[bool],
+    between: bool,
+) -> None:
+    """Whatever call the server dies in and whatever a person decides: no effect twice, no result lost.
+
+    A step in which the server was not killed ends as it would have without any kill.
+    """
+    code, calls = whole_program(steps)
+    asking = [number for number, step in enumerate(steps) if any(tool == "ask" for tool, _ in step)]
+    # A call that a person refused never begins.
+    decided = {number: approves[at % len(approves)] for at, number in enumerate(asking)}
+    calls = [replace(one, killed=one.killed and (one.tool != "ask" or decided[one.step])) for one in calls]
+    shaken = {one.step for one in calls if one.killed}
+    with tempfile.TemporaryDirectory() as folder:
+        async with rig(kind, code, Path(folder), approve="effect__ask") as made:
+            said = await led(made, calls, approves, between)
+            effects = Counter(made.effects)
+    assert len(said) == len(calls)
+    for one, text in zip(calls, said, strict=True):
+        if one.tool == "look":
+            assert text == f"saw {one.name}"
+        elif one.tool == "ask" and not decided[one.step]:
+            assert "approval_denied" in text
+            assert effects[one.name] == 0
+        elif text == f"did {one.name}":
+            assert effects[one.name] == 1
+        else:
+            assert one.step in shaken
+            assert "nobody knows" in text
+            assert effects[one.name] <= 1

@@ -8,7 +8,7 @@ from proxy.app.compose.credentials import OpenCredentials, open_credentials
 from proxy.app.compose.overrides import Overrides
 from proxy.app.compose.upstreams import own_authorities, served
 from proxy.base.errors import Guard
-from proxy.base.events import GENERATE_IMAGE
+from proxy.base.events import GENERATE_IMAGE, RUN_PROGRAM
 from proxy.config.load import Config
 from proxy.net.aiohttp_resolver import AiohttpResolver
 from proxy.net.resolver import Resolver
@@ -154,6 +154,8 @@ def tool_providers(
 def serving_tools(config: Config) -> dict[str, str]:
     """Return the ids of the server tools that run tools of providers, by what they serve."""
     targets = {str(kind): target for kind, target in config.tools.hosted.items()}
+    if config.tools.programs != "off":
+        targets["code_execution"] = RUN_PROGRAM
     return {**targets, "image_generation": GENERATE_IMAGE} if config.tools.images_at else targets
 
 

@@ -11,6 +11,7 @@ continues: its tool is called again, at a place of its own, so that this happens
 
 import asyncio
 import json
+import re
 import sys
 import time
 import uuid
@@ -39,7 +40,7 @@ from proxy.records.approvals import (
 from proxy.records.grants import Grant
 from proxy.records.result_for_model import Hole, failure_text
 from proxy.records.rows import Meter, join_sources, recorded_call_id
-from proxy.relay.approval_outcomes import ApprovalOutcomes
+from proxy.relay.approval_outcomes import ApprovalOutcomes, PausedProgram
 from proxy.relay.approvals.decisions import Decisions, Verdict
 from proxy.relay.approvals.grants import OnApproval, ignore_event
 from proxy.relay.approvals.notice import notice, verdict_of
@@ -51,11 +52,23 @@ from proxy.tools.access.policy import Policy
 from proxy.tools.agents.agent import is_agent
 from proxy.tools.running.granted import GrantedCall
 from proxy.tools.running.ledger import RunContext, RunLedger
-from proxy.tools.running.plan import ApprovedCall, ContinuedCall, PlannedCall, Refusal, digest_of
+from proxy.tools.running.plan import (
+    UNKNOWN_END,
+    ApprovedCall,
+    ContinuedCall,
+    PlannedCall,
+    Refusal,
+    digest_of,
+)
 from proxy.tools.running.runner import Runner
 
 _MOST_TRIES: Final = 8
 """How often a turn tries to add its approvals while other requests of its caller add theirs."""
+
+_MOST_ATTEMPTS: Final = 8
+"""How often a program continues from the same turn if its process dies each time."""
+
+_CLIENT_CALL: Final = re.compile(r"toolu_[0-9a-f]{24}")
 
 _MOST_STEPS: Final = 64
 """How often one request lets an agent continue that asks again for approvals which are already decided."""
@@ -83,6 +96,10 @@ def _anywhere(agent: AgentCall) -> AbstractContextManager[None]:
     return nullcontext()
 
 
+def _brings_nothing(turn: AgentTurn) -> bool:
+    return False
+
+
 def _whole(tool: str, result: ToolResult) -> ToolResult:
     return result
 
@@ -90,7 +107,8 @@ def _whole(tool: str, result: ToolResult) -> ToolResult:
 class Resuming(Struct, frozen=True):
     """The request that continues a held turn, and for which approved calls run, with its limits.
 
-    Each call of an agent runs in a block of ``within``.  ``limit`` returns as much of a tool's result as the
+    Each call of an agent runs in a block of ``within``.  ``brings`` returns whether the request brings the
+    results of the client that a program waits for.  ``limit`` returns as much of a tool's result as the
     request allows.
     """
 
@@ -99,6 +117,7 @@ class Resuming(Struct, frozen=True):
     catalog: Catalog
     meter: Meter | None = None
     within: Callable[[AgentCall], AbstractContextManager[None]] = _anywhere
+    brings: Callable[[AgentTurn], bool] = _brings_nothing
     limit: Callable[[str, ToolResult], ToolResult] = _whole
 
 
@@ -263,12 +282,7 @@ class Approvals(Decisions):
         :func:`wait_of`).  Raise :class:`StoreError` if the approvals cannot be read.
         """
         outcomes = ApprovalOutcomes()
-        if self._log is None:
-            return outcomes
-        now = self._now()
-        found = {
-            one.id: one.at(now) for one in await self._log.find_approvals([*filterfalse(is_wait, names)])
-        }
+        found = {one.id: one for one in await self._found([*filterfalse(is_wait, names)])}
         agents = {name: name for name in names if is_wait(name)}
         for name in filterfalse(is_wait, names):
             approval = found.get(name)
@@ -280,7 +294,7 @@ class Approvals(Decisions):
                 outcomes.results[name] = failure_text("approval_denied", verdict_of(approval))
             else:
                 result = await self._run(approval, resuming, outcomes)
-                if asked := _asked_by(approval.tool, result):
+                if asked := _asked_by(approval.tool, result) or client_calls_of(approval.tool, result):
                     agents[name] = wait_of(asked)
                 else:
                     outcomes.add_run(name, approval, result)
@@ -294,6 +308,15 @@ class Approvals(Decisions):
     def marked(tool: str, result: ToolResult) -> ToolResult:
         """Return the result of a call, with a mark if the agent waits for approvals."""
         return structs.replace(result, awaits_approval=True) if _asked_by(tool, result) else result
+
+    async def paused_program(self, tool: str, result: ToolResult, caller: str) -> AgentTurn | None:
+        """Return the turn of a program that waits for calls of the client, from the result of its call."""
+        ids = client_calls_of(tool, result)
+        try:
+            return await self._agent_turn(wait_of(ids), caller) if ids else None
+        except StoreError as error:
+            _LOG.error("program_unread", reason=str(error))
+            return None
 
     async def asked_by_agent(self, tool: str, result: ToolResult, caller: str) -> Sequence[Approval]:
         """Return the approvals that a call of an agent waits for, read from its result; none for any other
@@ -316,10 +339,15 @@ class Approvals(Decisions):
         """
         for _ in range(_MOST_STEPS):
             turn = await self._agent_turn(name, resuming.identity.caller)
-            if turn is None or self._log is None:
+            if turn is None:
                 break
-            now = self._now()
-            asked = [one.at(now) for one in await self._log.find_approvals(turn.approval_ids)]
+            if turn.client_calls and not resuming.brings(turn):
+                paused = PausedProgram(turn.part_id, turn.body, turn.client_calls)
+                outcomes.programs.paused.append(paused)
+                if name != waits:
+                    outcomes.results[waits] = Hole(name)
+                return
+            asked = await self._found(turn.approval_ids)
             if pending := [one for one in asked if one.status is ApprovalStatus.PENDING]:
                 pending.sort(key=lambda one: turn.approval_ids.index(one.id))
                 outcomes.waiting += pending
@@ -328,7 +356,7 @@ class Approvals(Decisions):
                     outcomes.asked += pending
                 return
             result = await self._continue(turn, resuming, outcomes)
-            if again := _asked_by(turn.call.name, result):
+            if again := _asked_by(turn.call.name, result) or client_calls_of(turn.call.name, result):
                 name = wait_of(again)
                 continue
             call = turn.call
@@ -336,18 +364,36 @@ class Approvals(Decisions):
             place = replace(asked[0], call_id=call.call_id, seq=call.index) if asked else None
             shown = place and replace(place, tool=call.name, arguments_shown=None, edited="")
             outcomes.add_run(waits, shown, result)
+            if turn.part_id:
+                outcomes.programs.ended[turn.part_id] = result
             return
         outcomes.results[waits] = failure_text("approval_denied", _AGENT_GONE)
+
+    async def _found(self, ids: Sequence[str]) -> Sequence[Approval]:
+        """Return approvals as they are now; raise :class:`~proxy.base.errors.StoreError`."""
+        if self._log is None or not ids:
+            return ()
+        now = self._now()
+        return [one.at(now) for one in await self._log.find_approvals(ids)]
 
     async def _agent_turn(self, name: str, caller: str) -> AgentTurn | None:
         return None if self.agents is None else (await self.agents.find([name], caller)).get(name)
 
     async def _continue(self, turn: AgentTurn, resuming: Resuming, outcomes: ApprovalOutcomes) -> ToolResult:
-        """Let an agent continue from a turn, or return the result that this already has."""
-        call = turn.next_call()
-        agent = AgentCall(turn.parent_run, turn.parent_turn, call, turn.spec_digest, turn)
+        """Let an agent continue from a turn, or return the result that this already has.
+
+        A program whose process died meanwhile continues again: each of its own calls is made once anyway.
+        """
         approved = ContinuedCall(turn.invocation_id, turn.spec_digest)
-        return await self._run_once(agent, approved, resuming, outcomes)
+        attempt = 0
+        while True:
+            call = turn.next_call(attempt)
+            agent = AgentCall(turn.parent_run, turn.parent_turn, call, turn.spec_digest, turn)
+            result = await self._run_once(agent, approved, resuming, outcomes)
+            attempt += 1
+            is_over = call.name != RUN_PROGRAM or result.safe_message != UNKNOWN_END
+            if is_over or attempt == _MOST_ATTEMPTS:
+                return result
 
     async def _run(self, approval: Approval, resuming: Resuming, outcomes: ApprovalOutcomes) -> ToolResult:
         """Run an approved call as part of the run that asked, or return the result that it already has."""
@@ -415,6 +461,12 @@ def _asked_by(tool: str, result: ToolResult) -> Sequence[str]:
     """Return the approvals that an agent waits for, as the proxy wrote them into the result of its call."""
     is_asking = _has_run(tool) and result.error_code == "approval_required"
     return approval_ids_in(result.safe_message) if is_asking else ()
+
+
+def client_calls_of(tool: str, result: ToolResult) -> Sequence[str]:
+    """Return the ids of the client's calls that a program waits for, from the result of its own call."""
+    waits = tool == RUN_PROGRAM and result.error_code == "client_call_required"
+    return _CLIENT_CALL.findall(result.safe_message) if waits else ()
 
 
 def _failed(call: ToolCall, failure: ToolFailure) -> ToolResult:

@@ -28,8 +28,9 @@ class ProgramState(Struct, frozen=True):
 
     ``key`` is its name in the record.  ``run_id`` is the program's run, ``parent_run`` the run that called
     it, and ``parent_call`` the execution of the tool there.  ``tools`` maps the names that it knows to ids of
-    tools.  ``results`` are those of its calls that have ended, by id, and ``waiting`` the approvals that
-    others wait for.  ``printed`` is what it has printed so far, ``untrusted`` the sources of the untrusted
+    tools; ``theirs`` are those of the client.  ``results`` are those of its calls that have ended, by id.
+    ``waiting`` are the approvals that others wait for, and ``asked`` the ids by which the client knows those
+    that wait for it.  ``printed`` is what it has printed so far, ``untrusted`` the sources of the untrusted
     results that it has read.  ``dump`` is the engine's; it is empty once the program is ``done``.
     """
 
@@ -44,6 +45,8 @@ class ProgramState(Struct, frozen=True):
     calls: tuple[ProgramCall, ...] = ()
     results: Mapping[int, str] = field(default_factory=dict)
     waiting: Mapping[int, str] = field(default_factory=dict)
+    theirs: frozenset[str] = frozenset()
+    asked: Mapping[int, str] = field(default_factory=dict)
     printed: str = ""
     untrusted: str = ""
     dump: bytes = b""

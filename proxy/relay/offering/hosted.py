@@ -13,7 +13,7 @@ from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
 from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientRequest
-from proxy.wires.hosted.tools import URL_ARGUMENTS, HostedTool
+from proxy.wires.hosted.tools import URL_ARGUMENTS, ClientPrograms, HostedTool
 
 NONE_BUT: Final = f"{TOOLS} is none, but the body {{}}. Leave one of the two out."
 _MOST_BYTES: Final = 4 << 20
@@ -21,10 +21,12 @@ _POLICY_BYTES: Final = 8000
 
 
 def serving_tools(
-    request: ClientRequest, available: Mapping[str, ToolSpec]
+    request: ClientRequest, available: Mapping[str, ToolSpec], program: ToolSpec | None
 ) -> tuple[dict[str, ToolSpec], dict[str, HostedTool]]:
     """Return the server tools that run tools of the provider, and the declarations of the latter, both by the
-    names that models use."""
+    names that models use; ``program`` is the tool that runs programs, ``None`` if they are off."""
+    if program is not None:
+        available = {**available, program.name: program}
     specs: dict[str, ToolSpec] = {}
     tools: dict[str, HostedTool] = {}
     for tool, target in request.chosen.hosted:
@@ -32,6 +34,15 @@ def serving_tools(
         if target in available and name not in specs:
             specs[name], tools[name] = available[target], tool
     return specs, tools
+
+
+def program_of(serving: Mapping[str, HostedTool]) -> tuple[str, ClientPrograms] | None:
+    """Return the name by which the model runs programs if the client declared that tool, and what these may
+    call of the client; ``None`` if it did not."""
+    for name, tool in serving.items():
+        if tool.programs is not None:
+            return name, tool.programs
+    return None
 
 
 def declared_tools(request: ClientRequest, shown: ShownTools) -> dict[str, HostedTool]:

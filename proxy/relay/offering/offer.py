@@ -32,7 +32,14 @@ from proxy.relay.offering.deferred import (
     defer,
     with_room_for,
 )
-from proxy.relay.offering.hosted import NONE_BUT, declared_tools, refuse_hosted, serving_tools, shown_with
+from proxy.relay.offering.hosted import (
+    NONE_BUT,
+    declared_tools,
+    program_of,
+    refuse_hosted,
+    serving_tools,
+    shown_with,
+)
 from proxy.relay.offering.programs import ProgramRules
 from proxy.relay.offering.tool_limits import ANY_TOOLS, ToolLimits, too_many
 from proxy.relay.offering.wanted import Wanted
@@ -209,9 +216,9 @@ def decide(
     if wanted is not None and not wanted.every and not wanted.names:
         refuse_hosted(request)
         return nothing
-    chosen = _chosen(available, rules, wanted)
-    replaced = _replaced(request, available, rules)
-    hosted, serving = serving_tools(request, available)
+    chosen, replaced = _chosen(available, rules, wanted), _replaced(request, available, rules)
+    program = rules.programs.tool(selection)
+    hosted, serving = serving_tools(request, available, program)
     by_name = bool(wanted and wanted.names) or bool(replaced) or bool(hosted)
     client_names = (nothing.client_names - frozenset(replaced)) | request.brought
     obstacle = _obstacle(request, client_names, limits)
@@ -224,14 +231,15 @@ def decide(
     finder = selection.catalog.get(SEARCH_TOOLS) if SEARCH_TOOLS not in client_names else None
     found, left_out = _with_room(chosen, finder, request, rules.search, limits, search)
     writes = search is None and RUN_PROGRAM not in client_names and (wanted is None or wanted.programs)
-    program = rules.programs.tool(selection) if writes else None
-    if program is not None:
-        found, left_out = rules.programs.offered(found, left_out, chosen, program, request.forced or ())
+    client = program_of(serving)
+    if program is not None and (writes or client is not None):
+        forced = request.forced or ()
+        found, left_out = rules.programs.offered(found, left_out, chosen, program, forced, client)
     left_out |= dict.fromkeys(clashing, "the client declared a function of this name")
     ours = {**{spec.name: spec for spec in found.specs}, **renamed}
     made = replace(
         nothing,
-        added=shown_with(found.shown, hosted),
+        added=shown_with(found.shown, {name: spec for name, spec in hosted.items() if spec is not program}),
         replaced=tuple(spec.definition(name) for name, spec in replaced.items()),
         names={name: spec.name for name, spec in ours.items()},
         client_names=client_names,
@@ -383,7 +391,7 @@ class Offers:
             request.background,
             request.choices > 1,
             request.tools_forbidden,
-            tuple([(tool.kind, id_) for tool, id_ in chosen.hosted]),
+            tuple([(tool.kind, id_, tool.digest) for tool, id_ in chosen.hosted]),
         )
         offers = self._known.of(selection.catalog)
         known = offers.get(key)

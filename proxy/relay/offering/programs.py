@@ -13,6 +13,7 @@ from proxy.tools.access.catalog import Selection
 from proxy.tools.agents.agent import is_agent
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.programs.stubs import stubs
+from proxy.wires.hosted.tools import ClientPrograms
 
 ProgramMode = Literal["auto", "on", "off"]
 
@@ -43,15 +44,17 @@ class ProgramRules(Struct, frozen=True):
         tools: Sequence[ToolSpec],
         program: ToolSpec,
         forced: Collection[str],
+        client: tuple[str, ClientPrograms] | None = None,
     ) -> tuple[OfferedTools, dict[str, str]]:
         """Return what a request offers if its model may write programs, and the tools that are left out.
 
-        ``found`` and ``left_out`` are the same without programs; see :func:`with_program`.
+        ``found`` and ``left_out`` are the same without programs; see :func:`with_program`.  If the client
+        itself declared a tool that runs programs, ``client`` has its name and what its programs may call.
         """
         searches = bool(found.deferred.tools) or self.search.many(tools, None)
-        if self.mode == "auto" and not searches:
+        if client is None and self.mode == "auto" and not searches:
             return found, left_out
-        made = with_program(found, tools, program, forced)
+        made = with_program(found, tools, program, forced, client)
         offered = {spec.name for spec in made.specs}
         return made, {name: why for name, why in left_out.items() if name not in offered}
 
@@ -62,28 +65,39 @@ def is_callable(spec: ToolSpec) -> bool:
 
 
 def with_program(
-    found: OfferedTools, tools: Sequence[ToolSpec], program: ToolSpec, forced: Collection[str]
+    found: OfferedTools,
+    tools: Sequence[ToolSpec],
+    program: ToolSpec,
+    forced: Collection[str],
+    client: tuple[str, ClientPrograms] | None = None,
 ) -> OfferedTools:
     """Return what a request offers if its model can write programs.
 
     ``tools`` are its server tools, and ``found`` is what it would offer without programs.  The tools that a
     program can call are declared in the description of ``program`` and not shown besides, except those in
-    ``forced``.  If there are too many to declare, the model searches for them.
+    ``forced``.  If there are too many to declare, the model searches for them.  For ``client`` see
+    :meth:`ProgramRules.offered`: its functions are declared in any case, as far as there is room.
     """
-    called = [spec for spec in tools if is_callable(spec)]
-    if not called:
+    names = frozenset() if client is None else client[1].names
+    called = [spec for spec in tools if is_callable(spec) and spec.name not in names]
+    if not called and client is None:
         return found
-    declared = stubs([spec.definition() for spec in called])
+    name, theirs = (program.name, ()) if client is None else (client[0], client[1].tools)
+    # Under its own name, the client's declaration stands for the tool; the offer adds it.
+    added = [program] if client is None else []
+    declared = stubs([*(spec.definition() for spec in called), *theirs])
     if len(declared) > _MOST_STUBS:
-        shown = found.shown.followed_by([_described(program, _FOUND)])
-        return OfferedTools([*found.specs, program], shown, found.deferred)
+        mine = stubs(theirs)[:_MOST_STUBS]
+        more = f"{_FOUND}\nThe tools of the client:\n{mine}" if theirs else _FOUND
+        shown = found.shown.followed_by([_described(program, more, name)])
+        return OfferedTools([*found.specs, *added], shown, found.deferred)
     kept = [spec for spec in tools if not is_callable(spec) or spec.name in forced]
     shown = ToolDefinitions(spec.definition() for spec in kept)
-    shown = shown.followed_by([_described(program, f"\nThe tools:\n{declared}")])
-    return OfferedTools([*tools, program], shown)
+    shown = shown.followed_by([_described(program, f"\nThe tools:\n{declared}" if declared else "", name)])
+    return OfferedTools([*tools, *added], shown)
 
 
-def _described(program: ToolSpec, more: str) -> ToolDefinition:
+def _described(program: ToolSpec, more: str, name: str) -> ToolDefinition:
     """Return the tool that runs programs with a longer description of its argument.
 
     OpenAI takes 1,024 characters for a tool's own description.
@@ -92,4 +106,4 @@ def _described(program: ToolSpec, more: str) -> ToolDefinition:
     schema: dict[str, Any] = orjson.loads(orjson.dumps(made.parameters))
     for argument in schema["properties"].values():
         argument["description"] = f"{argument['description']}.{more}"
-    return replace(made, parameters=schema)
+    return replace(made, name=name, parameters=schema)

@@ -7,6 +7,7 @@ from proxy.records.result_for_model import ResultForModel
 from proxy.relay.base import RunSettings
 from proxy.relay.memory.hidden.turns import LastTurn, unchanged
 from proxy.relay.memory.threads import threads_of
+from proxy.relay.run.hosted.pausing import paused_calls, shown_paused
 from proxy.relay.run.job import Job
 from proxy.relay.run.keepalive import with_keepalive
 from proxy.relay.run.stand_in import stand_in
@@ -55,7 +56,7 @@ class RunEnding:
         Raises :class:`~proxy.base.errors.NotOnRecord` if the turn could be stored nowhere.
         """
         output = state.output
-        await output.send(output.writer.turn_ended("suspended"))
+        await output.send(output.writer.turn_ended("suspended") + shown_paused(state))
         is_carried = await self._give(job, state)
         data = self._last_bytes(job, state, FinishReason.TOOL_CALLS)
         output.client.flush()
@@ -83,6 +84,11 @@ class RunEnding:
         job.continuity.recall.given_bytes = len(sealed)
         await state.output.send(writer.carry(sealed))
         return True
+
+    async def wait(self, job: Job, state: State) -> None:
+        """End the response to a client whose results let a program go on, which waits for the next ones."""
+        state.outcome.has_data_for_next_request = True
+        await self.finish(job, state, FinishReason.TOOL_CALLS)
 
     async def ask(self, job: Job, state: State) -> None:
         """End the response that told the client which calls wait for approvals, and hold the turn.
@@ -214,7 +220,7 @@ class RunEnding:
                 job.upstream.editor,
                 _last_turn(job, state),
                 visible=state.output.writer.visible,
-                shown=state.run.client_calls,
+                shown=[*state.run.client_calls, *paused_calls(state)],
                 needed=needed,
             )
         return outcome.has_data_for_next_request
@@ -246,6 +252,9 @@ def _last_turn(job: Job, state: State) -> LastTurn:
     calls = [
         SuspendedCall(call.call_id, ids.get(call.call_id), results.get(call.call_id))
         for call in state.run.turn.calls
+    ]
+    calls += [
+        SuspendedCall(call.call_id, call.call_id, None, made_by_program=call) for call in paused_calls(state)
     ]
     typed = job.client.typed
     message = b"" if state.outcome.reader is None else state.outcome.message()

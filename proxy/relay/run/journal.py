@@ -187,8 +187,8 @@ class Journal:
 def _left_out(job: Job, state: State) -> tuple[str, ...]:
     """Return the request fields that were not sent to the upstream, and the answer fields not sent to the
     client."""
-    if not job.upstream.crossed or job.continuity.approvals.waiting:
-        # While calls wait for approvals no upstream is asked.
+    if not job.upstream.crossed or job.continuity.approvals.stops:
+        # While calls wait for approvals or the client no upstream is asked.
         return tuple(state.outcome.left_out)
     asked = (name[:_MOST_NAME] for name in job.upstream.left_out[:_MOST_LEFT_OUT])
     return (*asked, *state.outcome.left_out)

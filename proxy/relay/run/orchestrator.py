@@ -25,6 +25,7 @@ from proxy.relay.run.asking import show_agent_approvals, show_turn_approvals
 from proxy.relay.run.ending import RunEnding
 from proxy.relay.run.failing import tell_failure
 from proxy.relay.run.hosted.found import note_earlier
+from proxy.relay.run.hosted.pausing import show_paused_again
 from proxy.relay.run.job import Job
 from proxy.relay.run.journal import Journal
 from proxy.relay.run.keepalive import with_keepalive
@@ -40,7 +41,7 @@ from proxy.tools.contract.redaction import bounded
 from proxy.tools.running.ledger import RunContext
 from proxy.tools.running.runner import Runner
 from proxy.tools.searching.listing import Searches
-from proxy.wires.client_port import ApprovedCallResult, ClientView, StreamWriter
+from proxy.wires.client_port import ApprovedCallResult, ClientView, EndedProgram, StreamWriter
 from proxy.wires.repairing import RepairHabit
 from proxy.wires.stream.plain import PlainTurn
 
@@ -139,7 +140,7 @@ class Orchestrator:
         state = self._state(job, client, started_at, usage, usage_was_added=adds_usage)
         if job.continuity.restored:
             client.set_header(RESTORED, restored_header(*job.upstream.editor.restored))
-        if not job.continuity.approvals.waiting and job.upstream.left_out:
+        if not job.continuity.approvals.stops and job.upstream.left_out:
             client.set_header(LEFT_OUT, ", ".join(job.upstream.left_out))
         _prepare(job, adds_usage=adds_usage)
         self._journal.began(job, state)
@@ -212,6 +213,11 @@ class Orchestrator:
                 job, state, self._approvals.notice(job.continuity.approvals.waiting, again=True)
             )
             return "suspended", None
+        if job.continuity.approvals.programs.paused:
+            await _before_end(job)
+            await show_paused_again(job, state)
+            await self._ending.wait(job, state)
+            return "suspended", None
         await note_earlier(job)
         command = state.run.start()
         while True:
@@ -228,9 +234,10 @@ class Orchestrator:
                     command = await self._tools.run(job, state, command)
                 case Suspend():
                     await _before_end(job)
-                    if command.waiting:
+                    if state.turn.approvals:
                         await show_turn_approvals(job, state, self._approvals)
-                    await (self._ending.suspend if command.calls else self._ending.ask)(job, state)
+                    for_client = command.calls or state.turn.paused
+                    await (self._ending.suspend if for_client else self._ending.ask)(job, state)
                     return "suspended", None
                 case Finish():
                     await _before_end(job)
@@ -319,6 +326,7 @@ def _writer(job: Job, is_hidden: Callable[[str], bool], *, usage_was_added: bool
             caller=job.identity.caller,
             shown=job.tools.offer.shown,
             approved=_approved(job) if job.continuity.approvals.ran else (),
+            ended=[EndedProgram(*one) for one in job.continuity.approvals.programs.ended.items()],
         ),
     )
     habit = _repair_habit(job)
@@ -337,8 +345,13 @@ def _repair_habit(job: Job) -> RepairHabit:
 
 def _plain_turn(job: Job, *, usage_was_added: bool) -> PlainTurn | None:
     """Return what can read the first turn as long as it is plain text, which reaches the client unchanged."""
-    port = job.client.port
-    if job.upstream.port is not port or job.client.typed is not None or _repair_habit(job) == "always":
+    port, opens = job.client.port, bool(job.continuity.approvals.programs.ended)
+    if (
+        opens
+        or job.upstream.port is not port
+        or job.client.typed is not None
+        or _repair_habit(job) == "always"
+    ):
         return None
     return port.plain_turn(job.client.request, usage_was_added=usage_was_added)
 

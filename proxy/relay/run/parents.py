@@ -5,7 +5,7 @@ continues the turn of the call.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +16,7 @@ from proxy.base.events import RUN_PROGRAM, ToolCall, ToolDefinition
 from proxy.relay.ask import Ask
 from proxy.relay.memory.hidden.agent_turns import AgentCall, AgentTurns
 from proxy.relay.nested import AgentAsking, Purse
+from proxy.relay.offering.hosted import program_of
 from proxy.relay.offering.programs import is_callable
 from proxy.relay.run.job import Job
 from proxy.relay.run.state import State
@@ -24,6 +25,7 @@ from proxy.tools.access.policy import Policy
 from proxy.tools.agents.agent import is_agent
 from proxy.tools.running.ledger import RunLedger
 from proxy.wires.client_port import ClientRequest
+from proxy.wires.hosted.tools import ClientPrograms
 
 
 def has_run(tool: str) -> bool:
@@ -43,11 +45,25 @@ def can_hold_turn(request: ClientRequest) -> bool:
 
 
 class ProgramAccess(Struct, frozen=True):
-    """What programs may use: ``tools`` are those that a new program can call."""
+    """What programs may use: ``tools`` are those that a new program can call, those of the client, whose
+    names are ``theirs``, among them."""
 
     policy: Policy
     catalog: Catalog
     tools: Sequence[ToolDefinition] = ()
+    theirs: frozenset[str] = frozenset()
+
+
+class ClientPause(Struct, frozen=True):
+    """How programs of a request wait for its client, which knows their calls.
+
+    ``part_id`` returns the id of the part that shows a program's call.  ``container`` returns the name by
+    which the client refers to what waits.  ``results`` are what the request brings, by the ids of calls.
+    """
+
+    part_id: Callable[[str], str]
+    container: Callable[[], str]
+    results: Mapping[str, str] = {}
 
 
 @dataclass(eq=False, slots=True)
@@ -57,7 +73,8 @@ class Parent:
     ``ask`` is the client's request, and ``model`` the model that it names.  ``ledger`` has the effects of the
     run.  ``turn`` is the number of the turn with the calls, and ``calls`` maps their ids to the calls of
     agents.  ``asking`` says what these calls may do about approvals.  ``running`` are the tasks of the
-    agents.  ``access`` is what programs may use.
+    agents.  ``access`` is what programs may use, and ``pause`` how they wait for the client; ``None`` if they
+    cannot.
     """
 
     ask: Ask
@@ -69,6 +86,25 @@ class Parent:
     asking: AgentAsking = field(default_factory=AgentAsking)
     running: set[asyncio.Task[Any]] = field(default_factory=set)
     access: ProgramAccess | None = None
+    pause: ClientPause | None = None
+
+
+def continued_by(
+    ask: Ask,
+    request: ClientRequest,
+    ledger: RunLedger,
+    purse: Purse,
+    access: ProgramAccess,
+    pause: ClientPause | None,
+    *,
+    asks: bool,
+) -> Parent:
+    """Return the parent of calls that go on for a request before its model is asked.
+
+    ``asks`` says that its caller can be asked about approvals.
+    """
+    asking = AgentAsking(asks and can_hold_turn(request), keeps=request.may_store)
+    return Parent(ask, request.model, ledger, 1, purse, asking=asking, access=access, pause=pause)
 
 
 class Parents:
@@ -103,7 +139,8 @@ class Parents:
                 keeps=job.keeps,
                 asked_in=job.continuity.approvals.asked_in,
             ),
-            access=ProgramAccess(policy, catalog, _callable(state)),
+            access=_access(state, policy),
+            pause=_pause(job, state),
         )
         try:
             yield
@@ -141,12 +178,26 @@ class Parents:
         return continuing[0] if continuing else self._waiting.get(run_id)
 
 
-def _callable(state: State) -> Sequence[ToolDefinition]:
-    """Return the tools of a run that a program can call.
+def _access(state: State, policy: Policy) -> ProgramAccess:
+    """Return what the programs of a run may use.
 
-    Those that run a provider's tools are not among them: their limits hold for calls of the model alone.
+    Server tools that run a provider's tools are not among it: their limits hold for calls of the model alone.
     """
     tools, names = state.tools, state.tools.offer.names
+    declared = program_of(tools.offer.shown.hosted)
+    programs = ClientPrograms() if declared is None else declared[1]
     limited = {names.get(name) for name in tools.offer.shown.hosted}
-    found = (tools.catalog.get(tool) for tool in sorted(set(names.values()).difference(limited)))
-    return [spec.definition() for spec in found if spec is not None and is_callable(spec)]
+    found = (
+        tools.catalog.get(tool) for tool in sorted(set(names.values()).difference(limited, programs.names))
+    )
+    mine = [spec.definition() for spec in found if spec is not None and is_callable(spec)]
+    return ProgramAccess(policy, tools.catalog, [*mine, *programs.tools], programs.names)
+
+
+def _pause(job: Job, state: State) -> ClientPause | None:
+    """Return how the programs of a run wait for its client; ``None`` if nobody could find them again."""
+    declared = program_of(state.tools.offer.shown.hosted)
+    if declared is None or not job.continuity.is_person or job.client.request.wants_json:
+        return None
+    form, writer = state.tools.offer.shown.forms[declared[0]], state.output.writer
+    return ClientPause(form.part_id, lambda: writer.container)

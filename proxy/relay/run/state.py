@@ -11,7 +11,7 @@ from proxy.http.headers import Headers
 from proxy.records.approvals import Approval
 from proxy.records.result_for_model import ResultForModel
 from proxy.relay.base import ClientStream
-from proxy.relay.memory.hidden.agent_turns import wait_of
+from proxy.relay.memory.hidden.agent_turns import AgentTurn, wait_of
 from proxy.relay.offering.offer import Offer
 from proxy.relay.offering.tool_limits import ToolLesson
 from proxy.relay.run.job import ToolAccess
@@ -199,7 +199,8 @@ class TurnProgress(Struct):
     ``unfilled`` the results of calls that wait.  ``fields_recovered`` says that the last
     change after the upstream's refusal was to leave out fields.  ``lessons`` are what its refusals said about
     tools.  ``waiting`` are the approvals that its calls
-    wait for, by the indices of the calls; ``of_agents`` are those that its calls of agents wait for.
+    wait for, by the indices of the calls; ``of_agents`` are those that its calls of agents wait for, and
+    ``paused`` the programs that wait for the client.
     ``granted`` are the grants that let other calls run.  ``asks_by_call`` says that the client is asked by
     calls of a function.  ``checked`` says that the limits of the provider's tools were applied to its calls.
     ``text_sent_back`` is the answer's text as the client will send it back; it is empty if the client was
@@ -215,6 +216,7 @@ class TurnProgress(Struct):
     lessons: list[ToolLesson] = []
     waiting: dict[int, Approval] = {}
     of_agents: dict[int, Sequence[Approval]] = {}
+    paused: dict[int, AgentTurn] = {}
     granted: dict[int, GrantedCall] = {}
     asks_by_call: bool = False
     checked: bool = False
@@ -230,6 +232,8 @@ class TurnProgress(Struct):
         """Return the name under which the call at an index waits."""
         if (approval := self.waiting.get(index)) is not None:
             return approval.id
+        if (paused := self.paused.get(index)) is not None:
+            return paused.name
         return wait_of([approval.id for approval in self.of_agents[index]])
 
 

@@ -180,10 +180,15 @@ class ToolCalls:
     async def _hold_agents(
         self, job: Job, state: State, calls: Sequence[ToolCall], results: Sequence[ToolResult]
     ) -> None:
-        """Let the turn wait for those of its agents whose own calls need approvals."""
-        if not job.can_ask:
-            return
+        """Let the turn wait for those of its agents whose own calls need approvals, and for its programs that
+        wait for the client."""
         for call, result in zip(calls, results, strict=True):
+            paused = await self._approvals.paused_program(call.name, result, job.identity.caller)
+            if paused is not None:
+                state.turn.paused[call.index] = paused
+                state.run.let_wait([call])
+            if not job.can_ask:
+                continue
             asked = await self._approvals.asked_by_agent(call.name, result, job.identity.caller)
             if asked:
                 state.turn.of_agents[call.index] = asked

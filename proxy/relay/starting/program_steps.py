@@ -1,5 +1,6 @@
 """The steps of a program: it waits for calls, these run like the calls of a model's turn, and it goes on."""
 
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -8,6 +9,7 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
+from proxy.base.chance import replayable
 from proxy.base.errors import StoreError, ToolFailure
 from proxy.base.events import ToolCall, ToolResult
 from proxy.records.rows import ToolEffect
@@ -25,18 +27,27 @@ PROGRAM: Final = "a program"
 """What asks, in the reason of an approval."""
 
 _MOST_PRINTED: Final = 1 << 18
+_MOST_ARGUMENTS: Final = 1 << 20
+_NO_OBJECT: Final = f"the arguments must be an object of at most {_MOST_ARGUMENTS >> 20} MiB"
+_NO_CLIENT: Final = (
+    "this request cannot wait for its client: its answer must be JSON, or its key belongs to several people"
+)
 _NOT_KEPT: Final = (
     "the state of the program could not be put on record, so its calls with an effect were not made"
 )
 
 
 class Waits(Exception):
-    """Calls of a program wait for the approvals ``ids``; ``state`` is the program as it waits."""
+    """Calls of a program wait for the approvals ``ids``, or for the client's results of its calls
+    ``client_calls``; ``state`` is the program as it waits."""
 
-    def __init__(self, state: ProgramState, ids: Sequence[str]) -> None:
+    def __init__(
+        self, state: ProgramState, ids: Sequence[str] = (), client_calls: Sequence[str] = ()
+    ) -> None:
         super().__init__()
         self.state = state
         self.ids = tuple(ids)
+        self.client_calls = tuple(client_calls)
 
 
 class StepTools(Struct, frozen=True):
@@ -74,7 +85,7 @@ class Steps:
         self._watch = watch
         self._outer_call = outer_call
         self._deadline = deadline
-        self._allowed = frozenset(state.tools.values())
+        self._allowed = frozenset(state.tools.values()) - state.theirs
         self.state = state
         self.cost = 0
 
@@ -94,6 +105,9 @@ class Steps:
         """Go on from the state: with the results that it has, and those of the calls that had waited."""
         state = self.state
         results = dict(state.results)
+        if state.asked and self._parent.pause is not None:
+            brought = self._parent.pause.results
+            results |= {id_: brought[asked] for id_, asked in state.asked.items() if asked in brought}
         if state.waiting:
             results |= await self._decided(state)
         self.state = replace(state, results=results, waiting={})
@@ -108,23 +122,28 @@ class Steps:
         state = self.state
         made = state.made + len(calls)
         self.state = replace(
-            state, step=state.step + 1, calls=tuple(calls), made=made, results={}, waiting={}
+            state, step=state.step + 1, calls=tuple(calls), made=made, results={}, waiting={}, asked={}
         )
         return await self._results(session)
 
     async def _results(self, session: Session) -> Mapping[int, str]:
         """Run those calls of the present step that have no result yet, and return the results of all."""
+        theirs = self._client_calls()
         state = self.state
-        made = self._as_calls([call for call in state.calls if call.id not in state.results])
-        if not made:
+        left = [call for call in state.calls if call.id not in state.results and call.id not in theirs]
+        made = self._as_calls(left)
+        if not (made or theirs):
             return state.results
-        asked = await self._ask(made)
+        # The client is asked first; who approves a call then sees no program that waits for another reason.
+        asked = Asked() if theirs else await self._ask(made)
+        if theirs:
+            made = {id_: call for id_, call in made.items() if not self._needs_approval(call)}
         by_index = {call.index: id_ for id_, call in made.items()}
         waiting = {by_index[index]: approval.id for index, approval in asked.waiting.items()}
         refused = {result.call_id: result for result in asked.refused}
         now = {id_: call for id_, call in made.items() if id_ not in waiting and call.call_id not in refused}
         acts = any(self._has_effect(call) for call in now.values())
-        if waiting or acts:
+        if waiting or acts or theirs:
             await self._keep(session, state)
         over = {id_: _text(refused[call.call_id]) for id_, call in made.items() if call.call_id in refused}
         results = {**state.results, **over, **await self._ran(now, asked.granted)}
@@ -134,9 +153,30 @@ class Steps:
         if acts:
             # A process that dies now must not leave it open how these calls ended.
             await self._put()
+        if theirs:
+            raise Waits(self.state, client_calls=list(theirs.values()))
         if waiting:
             raise Waits(self.state, list(waiting.values()))
         return results
+
+    def _client_calls(self) -> Mapping[int, str]:
+        """Return the calls of the step whose results the client has to bring, each with its id there.
+
+        Those that it cannot be asked for have a result then, which says so.
+        """
+        state, pause = self.state, self._parent.pause
+        asked, refused = dict(state.asked), {}
+        for call in state.calls:
+            if call.tool not in state.theirs or call.id in state.results or call.id in asked:
+                continue
+            if pause is None:
+                refused[call.id] = _failure("client_call_required", _NO_CLIENT)
+            elif not _is_object(call.arguments):
+                refused[call.id] = _failure("invalid_arguments", _NO_OBJECT)
+            else:
+                asked[call.id] = replayable("client_call_id", lambda: f"toolu_{secrets.token_hex(12)}")
+        self.state = replace(state, asked=asked, results={**state.results, **refused})
+        return {id_: asked[id_] for id_ in asked if id_ not in state.results}
 
     def _as_calls(self, calls: Sequence[ProgramCall]) -> dict[int, ToolCall]:
         """Return the calls of the present step by id, each with its place in the step."""
@@ -152,12 +192,7 @@ class Steps:
         parent = self._parent
         if not parent.asking.can_ask:
             return Asked()
-        untrusted = self._context.ledger.untrusted_before(self.state.step)
-        asking = []
-        for call in calls.values():
-            spec = self._catalog.get(call.name) if call.name in self._allowed else None
-            if spec and self._policy.decide(spec, untrusted=untrusted).outcome == "needs_approval":
-                asking.append(call)
+        asking = [call for call in calls.values() if self._needs_approval(call)]
         if not asking:
             return Asked()
         return await self._tools.approvals.ask(
@@ -168,6 +203,11 @@ class Steps:
             asked_in=parent.asking.asked_in,
             agent=PROGRAM,
         )
+
+    def _needs_approval(self, call: ToolCall) -> bool:
+        untrusted = self._context.ledger.untrusted_before(self.state.step)
+        spec = self._catalog.get(call.name) if call.name in self._allowed else None
+        return spec is not None and self._policy.decide(spec, untrusted=untrusted).outcome == "needs_approval"
 
     def _has_effect(self, call: ToolCall) -> bool:
         spec = self._catalog.get(call.name)
@@ -255,6 +295,9 @@ class Steps:
             raise ToolFailure("the approvals could not be read, so the program did not go on") from None
         if outcomes.waiting:
             raise Waits(state, list(state.waiting.values()))
+        for _ in outcomes.ran:
+            # They are decided, so they run in any case; but what they used is not left for others.
+            parent.purse.take_call()
         if outcomes.untrusted:
             context.ledger.mark_untrusted(outcomes.untrusted, state.step)
         ran = {approval.id: (approval, result) for approval, result in outcomes.ran}
@@ -270,6 +313,15 @@ class Steps:
                 refused = orjson.loads(str(outcomes.results[name]))
                 results[id_] = _failure(str(refused["error_code"]), str(refused["message"]))
         return results
+
+
+def _is_object(text: str) -> bool:
+    """Return whether the arguments of a call of the client are an object of a bounded size; a program can
+    write anything."""
+    try:
+        return len(text) <= _MOST_ARGUMENTS and isinstance(orjson.loads(text), dict)
+    except orjson.JSONDecodeError:
+        return False
 
 
 def _text(result: ToolResult) -> str:

@@ -114,7 +114,8 @@ class ProgramRuns:
             raise ToolFailure("the record could not be read, so the program did not begin") from None
         if earlier is not None and not earlier.done:
             key = key_of(context.caller, context.invocation_id, code)
-        names = {} if parent.access is None else bindings_of(parent.access.tools)
+        access = parent.access
+        names = {} if access is None else bindings_of(access.tools)
         return ProgramState(
             key=key,
             run_id=self._run_ids(),
@@ -122,6 +123,7 @@ class ProgramRuns:
             parent_call=context.invocation_id,
             started_at=time.time(),
             tools={name: bound.tool for name, bound in names.items()},
+            theirs=frozenset() if access is None else access.theirs,
         )
 
     async def _goes_on(self, earlier: ProgramState, *, is_repeat: bool) -> bool:
@@ -234,10 +236,10 @@ class _ProgramRun:
                 self._ledger.answer_for(row.id)
 
     def waits(self, waits: Waits) -> ToolFailure:
-        """Store a program that waits for approvals; return a failure that names them."""
+        """Store a program that waits for approvals or its client; return a failure that names these."""
         self._steps.state = waits.state
         earlier = None if self._call is None else self._call.goes_on
-        turns, call = self._owner._parents.turns, self._call
+        turns, call, pause = self._owner._parents.turns, self._call, self._parent.pause
         if turns is not None and call is not None:
             took = AgentUsed(calls=waits.state.made, seconds=time.monotonic() - self._began)
             turn = AgentTurn(
@@ -253,10 +255,23 @@ class _ProgramRun:
                 used=took,
                 continued=0 if earlier is None else earlier.continued + 1,
                 ephemeral=not self._parent.asking.keeps,
+                client_calls=waits.client_calls,
+                container="" if pause is None else pause.container(),
+                part_id=self._part_id(),
             )
             turns.put(turn)
+        if waits.client_calls:
+            words = f"the program waits for calls of the client: {', '.join(waits.client_calls)}"
+            return ToolFailure(words, code="client_call_required")
         words = f"calls of the program wait for an approval: {', '.join(waits.ids)}"
         return ToolFailure(words, code="approval_required")
+
+    def _part_id(self) -> str:
+        """Return the part that shows the program to the client."""
+        earlier, pause = self._call.goes_on if self._call is not None else None, self._parent.pause
+        if earlier is not None:
+            return earlier.part_id
+        return "" if pause is None else pause.part_id(self._context.call_id)
 
     def ended(self, status: RunStatus) -> None:
         """Close the program's run in the record."""

@@ -27,6 +27,10 @@ TOOL_ERRORS: Final[Mapping[ToolErrorCode, str]] = MappingProxyType(
             "A person refused the call, or its approval expired or no longer counts. The message has the "
             "reason."
         ),
+        "client_call_required": (
+            "On the call of a program: it waits for tools of the client, [whose results its next request "
+            "brings](programs.md#the-form-of-anthropic)."
+        ),
         "timeout": (
             "The call took longer than the tool's `timeout_s` (`tools.timeout_s` if it has none), or "
             "longer than the run has left."

@@ -32,9 +32,14 @@ _GRACE_S: Final = 5.0
 _KILLED: Final = "the program used too much memory or time and was stopped"
 
 
+def is_installed() -> bool:
+    """Return whether the engine is installed."""
+    return importlib.util.find_spec(_LIBRARY) is not None
+
+
 def check_installed() -> None:
     """Raise :class:`~proxy.base.errors.ConfigError` if the engine is not installed."""
-    if importlib.util.find_spec(_LIBRARY) is None:
+    if not is_installed():
         raise ConfigError(
             "tools.programs", "needs pydantic-monty, which is not installed", how_to_install("programs")
         )

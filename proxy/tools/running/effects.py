@@ -25,16 +25,13 @@ from proxy.tools.contract.arguments import utf8_length
 from proxy.tools.contract.results.results import cut_by, json_text, note_text
 from proxy.tools.running.invocation import Invocation, InvocationJournal
 from proxy.tools.running.ledger import NOT_KEPT, RunLedger
+from proxy.tools.running.plan import UNKNOWN_END
 
 _PAUSES_S: Final[Sequence[float]] = (0.05, 0.1, 0.2, 0.3, 0.35)
 """The pauses between checks on a run of another process that may just be ending: one second in all."""
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 0.5
 
-_UNKNOWN = (
-    "an earlier attempt of this request began the same call, and nobody knows how it ended; it may have "
-    "taken effect, so the proxy did not run it again: find out whether it did, or ask the user"
-)
 _ANOTHER = (
     "the client sent this request again, and an earlier attempt had already called this tool with other "
     "arguments (earlier_call); so this call did not run. Continue from the result of the earlier call, and "
@@ -214,7 +211,7 @@ def repeated_result(invocation: Invocation, earlier: EarlierEffect) -> ToolResul
         message = kept.safe_message if kept is not None else "an earlier attempt of this very call failed"
         failure = ToolFailure(message, code=earlier.error_code or "execution_failed")
     else:
-        failure = ToolFailure(_UNKNOWN)
+        failure = ToolFailure(UNKNOWN_END)
     return ToolResult(
         call_id,
         ok=False,

@@ -7,7 +7,7 @@ only the runner runs it (rule T1).
 import hashlib
 import json
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -27,6 +27,12 @@ from proxy.tools.contract.redaction import mask_arguments, private_values, redac
 from proxy.tools.contract.spec import Redaction, ToolEffect, ToolSpec
 from proxy.tools.contract.validation import validate_canonically
 from proxy.tools.running.granted import GrantedCall
+
+UNKNOWN_END: Final = (
+    "an earlier attempt of this request began the same call, and nobody knows how it ended; it may have "
+    "taken effect, so the proxy did not run it again: find out whether it did, or ask the user"
+)
+"""What a model reads about a call that an earlier attempt began, and whose end is not on record."""
 
 
 class ApprovedCall(Struct, frozen=True):

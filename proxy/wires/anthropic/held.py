@@ -38,7 +38,9 @@ def collect_results(
         end += 1
     results = []
     for call in calls:
-        if call["result"] is not None:
+        if "made" in call:
+            theirs.pop(str(call["client_id"]), None)  # The program has it, and the model never saw the call.
+        elif call["result"] is not None:
             results.append(call["result"])
         elif (raw_result := theirs.pop(str(call["client_id"]), None)) is not None:
             results.append(_under(raw_result, call["call_id"]))

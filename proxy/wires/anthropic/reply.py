@@ -4,7 +4,7 @@ As on a stream, the upstream's bytes are forwarded unchanged unless a server too
 have forms of their own stand before those of the client (:mod:`.writer`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -13,7 +13,9 @@ from proxy.base.events import FinishReason, ToolCall, ToolResult
 from proxy.wires.anthropic.blocks import FINISH_WORDS, Block, blocks_text
 from proxy.wires.anthropic.crossing.encoder import new_message, text_block, thought_block
 from proxy.wires.anthropic.dialect import error_body
-from proxy.wires.client_port import ClientView
+from proxy.wires.anthropic.hosted.programs import ContainerInUse
+from proxy.wires.anthropic.hosted.shown_programs import ProgramBlocks
+from proxy.wires.client_port import ClientCall, ClientView
 from proxy.wires.turn.reply import ReplyWriter
 
 
@@ -23,10 +25,12 @@ class AnthropicReplyWriter(ReplyWriter):
     _error_body = staticmethod(error_body)
     _ID_PREFIX = "toolu_"
 
-    def __init__(self, view: ClientView, **options: Any) -> None:
+    def __init__(self, view: ClientView, *, container: ContainerInUse | None = None, **options: Any) -> None:
         super().__init__(view, **options)
         self._first: Mapping[str, Any] = {}
-        self._blocks: list[Block] = []
+        self._programs = ProgramBlocks(view, container)
+        self._blocks: list[Block] = self._programs.opening
+        self._composing = bool(self._blocks)
         self._late: list[Block] = []
         self._begun: dict[str, Block | None] = {}
 
@@ -53,7 +57,7 @@ class AnthropicReplyWriter(ReplyWriter):
     def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
         if (form := self._shown.forms.get(call.name)) is None:
             return super().tool_started(call, arguments)
-        self._begun[call.call_id] = block = form.begun(call, arguments)
+        self._begun[call.call_id] = block = self._programs.begun(form, call, arguments)
         if block is not None:
             self._blocks.append(block)
         return b""
@@ -67,6 +71,14 @@ class AnthropicReplyWriter(ReplyWriter):
             return
         self._count(form.usage(result))
         self._blocks += form.ended(self._begun.pop(call.call_id), call, result)
+
+    @property
+    def container(self) -> str:
+        return self._programs.container.id
+
+    def client_called(self, name: str, calls: Sequence[ClientCall]) -> bytes:
+        self._late += self._programs.called(name, calls)
+        return b""
 
     def _think(self, text: str) -> None:
         self._blocks.append(thought_block(text))
@@ -87,6 +99,7 @@ class AnthropicReplyWriter(ReplyWriter):
             "content": [*self._blocks, *self._late],
             "stop_reason": final,
             "usage": {"input_tokens": 0, "output_tokens": 0, **(self._usage or {})},
+            **self._programs.ending(),
         }
         if final != given:
             message["stop_sequence"] = None

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final
 
 from proxy.base.values import value_class
 from proxy.wires.anthropic.blocks import blocks_of, blocks_text, called_blocks, has_ours, is_ours
+from proxy.wires.anthropic.hosted.programs import given_container
 from proxy.wires.anthropic.mcp_servers import chosen_tools
 from proxy.wires.chosen import NOTHING_CHOSEN
 from proxy.wires.message_list.request import CallsWithIdsRequest, JsonMessage
@@ -158,6 +159,7 @@ def parse_anthropic_request(payload: Mapping[str, Any]) -> AnthropicRequest:
         preview=_preview(messages),
         system=_system(payload.get("system")),
         people=_people(payload.get("metadata")),
+        container=given_container(payload),
         has_proxy_calls=any(
             has_ours(block)
             for message in messages

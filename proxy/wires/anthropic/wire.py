@@ -16,6 +16,14 @@ from proxy.wires.anthropic.crossing.from_client import read_conversation
 from proxy.wires.anthropic.crossing.to_upstream import body_of, without_reasoning
 from proxy.wires.anthropic.dialect import ANTHROPIC
 from proxy.wires.anthropic.held import masked_turn
+from proxy.wires.anthropic.hosted.code import without_callers
+from proxy.wires.anthropic.hosted.programs import (
+    ContainerInUse,
+    Containers,
+    check_members,
+    given_container,
+    joined_programs,
+)
 from proxy.wires.anthropic.hosted.sealed_results import SealedResults
 from proxy.wires.anthropic.hosted.tools import SearchForm, hosted_tools, spoken
 from proxy.wires.anthropic.reader import AnthropicTurnReader
@@ -24,7 +32,8 @@ from proxy.wires.anthropic.request import AnthropicRequest, parse_anthropic_requ
 from proxy.wires.anthropic.typed_tools.searching import with_search
 from proxy.wires.anthropic.typed_tools.table import as_functions
 from proxy.wires.anthropic.writer import AnthropicStreamWriter
-from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
+from proxy.wires.chosen import ShownTools
+from proxy.wires.client_port import ClientRequest, ClientView, ProgramResults, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions, UpstreamTypes
 from proxy.wires.wire import Wire
@@ -58,6 +67,20 @@ class AnthropicWire(Wire):
 
     def __init__(self, key: bytes | None = None, *, old_keys: Sequence[bytes] = ()) -> None:
         self._keys = (key or secrets.token_bytes(32), *old_keys)
+
+    def joined_programs(self, raw: bytes) -> tuple[bytes, ProgramResults] | None:
+        return joined_programs(raw)
+
+    def check_container(self, payload: Mapping[str, Any], caller: str, *, needed: bool) -> None:
+        check_members(payload)
+        Containers(self._keys, caller).check(given_container(payload), needed=needed)
+
+    def without_chosen(
+        self, raw: bytes, request: ClientRequest, shown: ShownTools
+    ) -> tuple[bytes, ClientRequest]:
+        if any(tool.programs is not None for tool, _ in request.chosen.hosted):
+            raw = without_callers(raw)
+        return super().without_chosen(raw, request, shown)
 
     def sealed_turns(self, request: ClientRequest, caller: str) -> Iterator[tuple[int, bytes]]:
         return SealedResults(self._keys, caller).turns(cast(AnthropicRequest, request).messages)
@@ -96,4 +119,5 @@ class AnthropicWire(Wire):
             }
             view = replace(view, shown=replace(view.shown, forms=sealing))
         kind = AnthropicStreamWriter if asked.stream else AnthropicReplyWriter
-        return kind(view, last_text_only=asked.wants_json, used_ids=asked.used_ids())
+        container = ContainerInUse(Containers(self._keys, view.caller), asked.container)
+        return kind(view, container=container, last_text_only=asked.wants_json, used_ids=asked.used_ids())

@@ -12,7 +12,7 @@ calls of the client wait for the end of the turn if there may be such a call.
 Source: Anthropic's page "Server tools": the result follows the ``server_tool_use`` block in the same turn.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proxy.base.events import FinishReason, Frame, TextDelta, ToolCall, ToolCallStarted, ToolResult
@@ -25,7 +25,9 @@ from proxy.wires.anthropic.crossing.encoder import (
     thought_block,
 )
 from proxy.wires.anthropic.dialect import PING, STOP, error_event, ping_event
-from proxy.wires.client_port import ClientView
+from proxy.wires.anthropic.hosted.programs import ContainerInUse
+from proxy.wires.anthropic.hosted.shown_programs import ProgramBlocks
+from proxy.wires.client_port import ClientCall, ClientView
 from proxy.wires.stream.composing import ComposingWriter
 from proxy.wires.stream.phases import COMPOSING, HIDDEN, OPEN, Sign
 from proxy.wires.stream.sse import is_comment
@@ -35,9 +37,13 @@ from proxy.wires.turn.assembler import mint_call_id
 class AnthropicStreamWriter(ComposingWriter):
     """A writer of one client's stream, over all turns.  The options are those of :class:`ComposingWriter`."""
 
-    def __init__(self, view: ClientView, **options: Any) -> None:
+    def __init__(self, view: ClientView, *, container: ContainerInUse | None = None, **options: Any) -> None:
         super().__init__(view, **options)
         self._model = view.model
+        self._programs = ProgramBlocks(view, container)
+        self._opening = self._programs.opening
+        if self._opening:
+            self._phase = COMPOSING
         self._started = False
         self._next = 0
         self._client_ids: dict[str, str] = {}
@@ -118,7 +124,9 @@ class AnthropicStreamWriter(ComposingWriter):
         self._started = True
         message = (payload or {}).get("message")
         known = message if isinstance(message, dict) else {}
-        return encode({"type": "message_start", "message": {**new_message(self._model), **known}})
+        opening, self._opening = self._opening, []
+        start = encode({"type": "message_start", "message": {**new_message(self._model), **known}})
+        return start + b"".join(map(self._show, opening)) if opening else start
 
     def _open(self, frame: Frame, payload: dict[str, Any]) -> bytes:
         index, block = payload.get("index"), _block(frame)
@@ -175,7 +183,7 @@ class AnthropicStreamWriter(ComposingWriter):
     def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
         if (form := self._shown.forms.get(call.name)) is None:
             return super().tool_started(call, arguments)
-        self._begun[call.call_id] = block = form.begun(call, arguments)
+        self._begun[call.call_id] = block = self._programs.begun(form, call, arguments)
         return b"" if block is None else self._show(block)
 
     def tool_finished(self, call: ToolCall, result: ToolResult) -> bytes:
@@ -183,6 +191,13 @@ class AnthropicStreamWriter(ComposingWriter):
             return super().tool_finished(call, result)
         self._count(form.usage(result))
         return b"".join(map(self._show, form.ended(self._begun.pop(call.call_id), call, result)))
+
+    @property
+    def container(self) -> str:
+        return self._programs.container.id
+
+    def client_called(self, name: str, calls: Sequence[ClientCall]) -> bytes:
+        return b"".join(map(self._show, self._programs.called(name, calls)))
 
     def _say(self, text: str) -> bytes:
         return self._show(text_block(text))
@@ -227,7 +242,7 @@ class AnthropicStreamWriter(ComposingWriter):
         ended = {
             **self._last,
             "type": "message_delta",
-            "delta": {"stop_sequence": None, **kept, "stop_reason": final},
+            "delta": {"stop_sequence": None, **kept, "stop_reason": final, **self._programs.ending()},
             "usage": {"input_tokens": 0, "output_tokens": 0, **self._usage},
         }
         return self._start() + self._late_calls() + encode(ended) + STOP

@@ -46,6 +46,10 @@ class CallForm(ABC):
         content = "\n".join(part for part in (result.content, *said) if part)
         return replace(result, content=content, images=())
 
+    def part_id(self, call_id: str) -> str:
+        """Return the id of the part that shows a call, if calls of the client refer to it; else empty."""
+        return ""
+
     def usage(self, result: ToolResult) -> dict[str, Any]:
         """Return what a call adds to the usage of the answer."""
         return {}

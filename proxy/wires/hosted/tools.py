@@ -15,11 +15,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from proxy.base.errors import RequestError
-from proxy.base.events import ToolResult
+from proxy.base.events import ToolDefinition, ToolResult
 from proxy.wires.hosted.forms import CallForm
 from proxy.wires.hosted.places import place_of
 
-HostedKind = Literal["web_search", "web_fetch", "image_generation"]
+HostedKind = Literal["web_search", "web_fetch", "image_generation", "code_execution"]
 """The kinds of tools that can be served; each is also the name by which models call it."""
 
 _MOST_PAGES: Final = 50
@@ -55,6 +55,24 @@ class PageRule(Struct, frozen=True):
     most_characters: int | None = None
 
 
+class ClientPrograms(Struct, frozen=True):
+    """What programs of a model may call of its client.
+
+    ``tools`` are the functions of the client.  ``only`` are the names of those that the model may not call
+    itself, and ``places`` their positions in the list of tools.  ``digest`` stands for all of this.
+    """
+
+    tools: tuple[ToolDefinition, ...] = ()
+    only: frozenset[str] = frozenset()
+    places: frozenset[int] = frozenset()
+    digest: str = ""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of all these functions."""
+        return frozenset([tool.name for tool in self.tools])
+
+
 class HostedTool(Struct, frozen=True):
     """A declaration at a place in the body (``tools[0]``), as the client sent it.
 
@@ -63,7 +81,7 @@ class HostedTool(Struct, frozen=True):
     the fields that set them, and ``most`` is how many calls it allows (``None``: any number).  ``pages`` says
     which pages a fetch may give.  ``mask`` is an image as a data URL, whose transparent areas are to be
     changed in another.  ``beside`` is a tool that the same declaration brings, if that is served,
-    too.
+    too.  ``programs`` says what a declared tool that runs programs may call of the client.
     """
 
     kind: HostedKind
@@ -76,6 +94,12 @@ class HostedTool(Struct, frozen=True):
     pages: PageRule | None = None
     mask: str = ""
     beside: "HostedTool | None" = None
+    programs: ClientPrograms | None = None
+
+    @property
+    def digest(self) -> str:
+        """A digest of what a model is told of the declaration."""
+        return "" if self.programs is None else self.programs.digest
 
     def knowing(self, hosts: Sequence[str]) -> "HostedTool":
         """Return the same; a fetch may open pages of these hosts of the operator at once."""

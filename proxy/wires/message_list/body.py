@@ -270,14 +270,7 @@ class MessageListBody(RequestBody):
         return orjson.dumps(
             {
                 "messages": [self._shown(part, mask).decode() for part in (*_added(edits), message)],
-                "calls": [
-                    {
-                        "call_id": call.call_id,
-                        "client_id": call.client_id,
-                        "result": stored_result(call.result),
-                    }
-                    for call in calls
-                ],
+                "calls": [_stored_call(call) for call in calls],
             }
         )
 
@@ -405,6 +398,19 @@ class MessageListBody(RequestBody):
     def _may_learn(self, edits: Edits) -> bool:
         """Return whether a refusal may concern something that the client did not write itself."""
         return bool(edits.restored or edits.turns or self._translated)
+
+
+def _stored_call(call: SuspendedCall) -> dict[str, Any]:
+    """Return a call of a held turn, as it is stored."""
+    stored = {
+        "call_id": call.call_id,
+        "client_id": call.client_id,
+        "result": stored_result(call.result),
+    }
+    if (made := call.made_by_program) is not None:
+        # Of the client's own tools no argument is private; it sends these back as they are.
+        stored["made"] = [made.name, orjson.loads(made.arguments)]
+    return stored
 
 
 def _is_model_message(dialect: type[MessageListRequest], message: Mapping[str, Any]) -> bool:

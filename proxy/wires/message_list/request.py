@@ -182,9 +182,10 @@ class CallsWithIdsRequest(MessageListRequest):
         shown.pop(None, None)
         if len(calls) != len(shown) or not self._answered_once(position + 1, shown):
             return False
+        programs = {call["client_id"]: call["made"] for call in held["calls"] if "made" in call}
         return all(
             (identity := self._call_identity(call)) is not None
-            and identity == self._call_identity(shown.get(call_id))
+            and identity == (tuple(programs.get(call_id, ())) or self._call_identity(shown.get(call_id)))
             for call_id, call in calls
         )
 

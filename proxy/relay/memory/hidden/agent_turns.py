@@ -24,11 +24,14 @@ _COMMIT_S: Final = 10.0
 _PLACES_APART: Final = 10_000
 """The distance between the places of a call and of its continuations in the turn; no turn has so many
 calls."""
+_ATTEMPTS_APART: Final = 1000
+"""The same for the attempts of one continuation."""
 
 
-def wait_of(approval_ids: Sequence[str]) -> str:
-    """Return the name under which a held turn waits for an agent, which itself waits for these approvals."""
-    return _WAIT + approval_ids[0]
+def wait_of(ids: Sequence[str]) -> str:
+    """Return the name under which a held turn waits for an agent, which itself waits for these approvals, or
+    for a program that waits for these calls of the client."""
+    return _WAIT + ids[0]
 
 
 def is_wait(name: str) -> bool:
@@ -47,6 +50,10 @@ class AgentTurn:
     this turn.  ``used`` is all that the agent has used of its budgets.  ``continued`` counts how often the
     agent has continued before.  ``begun`` says that it has begun to continue from this turn.  An
     ``ephemeral`` turn is never written to the database.
+
+    A program can wait for its client instead: ``client_calls`` are the ids of the calls whose results the
+    next request brings, together with the ``container``.  ``part_id`` is the part that shows the program to
+    the client, empty for none.
     """
 
     run_id: str
@@ -62,22 +69,27 @@ class AgentTurn:
     continued: int = 0
     begun: bool = False
     ephemeral: bool = False
+    client_calls: tuple[str, ...] = ()
+    container: str = ""
+    part_id: str = ""
 
     @property
     def name(self) -> str:
         """The name under which the turn of the calling run waits for this one."""
-        return wait_of(self.approval_ids)
+        return wait_of(self.approval_ids or self.client_calls)
 
     @property
     def said(self) -> str:
         """The message by which the held turn of the agent's run is found."""
         return "\n\n".join(map(mention, self.approval_ids))
 
-    def next_call(self) -> ToolCall:
-        """Return the call with which the agent continues; it has its own place in the turn."""
+    def next_call(self, attempt: int = 0) -> ToolCall:
+        """Return the call with which the agent continues; it has its own place in the turn.  So has each
+        further ``attempt`` of one that was interrupted."""
         number = self.continued + 1
-        call_id = f"{self.call.call_id}+{number}"
-        return replace(self.call, call_id=call_id, index=self.call.index + _PLACES_APART * number, native="")
+        call_id = f"{self.call.call_id}+{number}" + (f".{attempt}" if attempt else "")
+        place = self.call.index + _PLACES_APART * number + _ATTEMPTS_APART * attempt
+        return replace(self.call, call_id=call_id, index=place, native="")
 
 
 @value_class
@@ -143,6 +155,9 @@ def _written(turn: AgentTurn) -> bytes:
         "used": [used.turns, used.calls, used.tokens, used.cost, used.seconds],
         "continued": turn.continued,
         "begun": turn.begun,
+        "client_calls": turn.client_calls,
+        "container": turn.container,
+        "part_id": turn.part_id,
     }
     return orjson.dumps(said)
 
@@ -162,5 +177,8 @@ def _read(kept: SuspendedTurn) -> AgentTurn:
         used=AgentUsed(*said["used"]),
         continued=said["continued"],
         begun=said["begun"],
+        client_calls=tuple(said.get("client_calls", ())),
+        container=said.get("container", ""),
+        part_id=said.get("part_id", ""),
         ephemeral=kept.ephemeral,
     )

@@ -110,14 +110,20 @@ _TOOLS: Final = {
     "tools[].defer_loading": omitted("Other dialects load every tool from the beginning."),
     "tools[].eager_input_streaming": unneeded("The proxy itself streams or holds the arguments."),
     "tools[].input_examples": omitted("Other dialects have no examples of arguments."),
-    "tools[].allowed_callers": refused("Only Messages lets programs call tools."),
+    "tools[].allowed_callers": refused(
+        'Only Messages lets programs call tools. To run them in the proxy, set tools.programs to "auto" and '
+        "declare code_execution."
+    ),
     **{
         f"tools[type={kind}]": _HOSTED
         for kind in (
-            *("web_fetch", "code_execution", "tool_search_tool_bm25", "tool_search_tool_regex"),
+            *("web_fetch", "tool_search_tool_bm25", "tool_search_tool_regex"),
             *("mcp_toolset", "advisor"),
         )
     },
+    "tools[type=code_execution]": refused(
+        'Only the provider can run this tool. To run its programs in the proxy, set tools.programs to "auto".'
+    ),
     "tools[type=web_search]": refused(
         "Only the provider can run this tool. To run it in the proxy, "
         "set tools.hosted.web_search to a server tool."

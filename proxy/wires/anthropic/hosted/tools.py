@@ -18,6 +18,8 @@ from proxy.base.conversation import Speaker, Spoken
 from proxy.base.errors import RequestError
 from proxy.base.events import ToolCall, ToolResult
 from proxy.wires.anthropic.blocks import OUR_CALL, OUR_SIGNATURE, Block, blocks_of
+from proxy.wires.anthropic.hosted.code import NAME as CODE
+from proxy.wires.anthropic.hosted.code import code_execution
 from proxy.wires.anthropic.hosted.sealed_results import SealedResults
 from proxy.wires.hosted.forms import CallForm
 from proxy.wires.hosted.spoken import spoken_in
@@ -186,6 +188,8 @@ def hosted_tools(payload: Mapping[str, Any]) -> dict[int, HostedTool]:
         dated = _TYPE.fullmatch(kind) if isinstance(kind, str) else None
         if dated is not None and (read := _READERS.get(dated[1])) is not None:
             found[place] = read(f"tools[{place}]", tool)
+        elif dated is not None and dated[1] == CODE and (made := code_execution(place, payload)) is not None:
+            found[place] = made
     return found
 
 
