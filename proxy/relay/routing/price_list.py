@@ -36,7 +36,8 @@ _FIELDS: Final = {
 }
 _KINDS: Final = ("equals", "starts_with", "ends_with", "contains", "regex")
 _UNBOUNDED: Final = re.compile(r"[*+]|\{\d*,")
-"""What makes a pattern slow for a name that somebody chose; few patterns have it, and they are left out."""
+"""What makes a pattern slow for a name that somebody chose, if it stands there twice: with one, a name of
+``_MAX_NAME`` characters takes some ten thousand steps. The others are left out."""
 
 _MAX_NAME: Final = 200
 _KNOWN_BYTES: Final = 256 * 1024
@@ -96,6 +97,7 @@ class ListedPrices:
         return self._known.put(name, self._find(name)) if price is _UNKNOWN else price
 
     def _find(self, name: str) -> Price | None:
+        name = name.lower()
         for model in self._models:
             if any(all(_fits(name, *clause) for clause in clauses) for clauses in model.match):
                 return self._price(model)
@@ -137,6 +139,8 @@ def listed_prices(file: PriceFile, base_url: str, today: date) -> ListedPrices |
 
 
 def _fits(name: str, kind: str, text: str) -> bool:
+    """Return whether a name in lower case fits; case counts for nothing, as in ``genai_prices``."""
+    text = text if kind == "regex" else text.lower()
     if kind == "equals":
         return name == text
     if kind == "starts_with":
@@ -185,7 +189,7 @@ def _match(clause: Any) -> list[list[tuple[str, str]]]:
     if kind not in _KINDS or not isinstance(value, str):
         return []
     if kind == "regex":
-        if _UNBOUNDED.search(value):
+        if len(_UNBOUNDED.findall(value)) > 1:
             return []
         re.compile(value)
     return [[(kind, value)]]
