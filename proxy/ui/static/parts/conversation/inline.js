@@ -105,7 +105,8 @@ function picturesAddress(text, at, close, missing) {
     missing.add(")");
     return null;
   }
-  return { label: text.slice(at + 1, close), address: text.slice(close + 2, end).trim().split(/\s/)[0], end: end + 1 };
+  const [address] = text.slice(close + 2, end).trim().split(/\s/);
+  return { label: text.slice(at + 1, close), address, end: end + 1 };
 }
 
 function link(text, at, { links, depth, missing }) {
