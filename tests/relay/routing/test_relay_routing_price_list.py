@@ -9,6 +9,7 @@ import pytest
 from msgspec import json
 
 from proxy.base.events import Usage
+from proxy.relay.routing import price_list
 from proxy.relay.routing.price_list import (
     BUNDLED,
     ListedPrices,
@@ -185,3 +186,28 @@ def test_own_prices_come_before_the_list() -> None:
     assert own.at(_Upstream(listed=listed), "other", "gpt-4o-mini") == listed.of("gpt-4o-mini")
     assert own.at(_Upstream(), "other", "gpt-4o-mini") is None
     assert own.at(_Upstream(free=True, listed=listed), "fast", "gpt-4o-mini") == FREE
+
+
+def test_a_price_changes_while_the_server_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The price of a request is that of its day, not that of the day on which the server started."""
+    dated = [
+        {"prices": {"input_mtok": 1}},
+        {"constraint": {"start_date": "2027-01-01"}, "prices": {"input_mtok": 2}},
+    ]
+
+    class Clock(date):
+        now = date(2026, 12, 31)
+
+        @classmethod
+        def today(cls) -> Any:
+            return cls.now
+
+    monkeypatch.setattr(price_list, "date", Clock)
+    listed = listed_prices(made({"match": {"equals": "m"}, "prices": dated}), "https://api.x.ai")
+    assert listed is not None
+    amounts = []
+    for Clock.now in (date(2026, 12, 31), date(2027, 1, 1)):
+        price = listed.of("m")
+        assert price is not None
+        amounts.append(price.input)
+    assert amounts == [DOLLAR, 2 * DOLLAR]
