@@ -56,6 +56,7 @@ def _with_tokens(config: Config, store: KeySource, ring: KeyRing, tokens: Mintin
         roles=jwt.roles_claim,
         grants=jwt.roles,
     )
-    http = pools.http(server_url=jwt.issuer, setting="auth.jwt.networks")
+    # The operator wrote both addresses; one may be public and the other inside.
+    http = pools.http(server_url=jwt.issuer, issuer=jwt.jwks_url, setting="auth.jwt.networks")
     keys = SigningKeys(jwt.issuer, jwt.jwks_url, http.get_json, pools.aclose)
     return JwtAuthenticator(ring, tokens, JwtTokens(rules, keys, now=store.now))

@@ -37,5 +37,9 @@ class RequestRecord(Struct, frozen=True):
 
     @property
     def unreported(self) -> bool:
-        """Whether a model answered and its upstream reported no usage."""
-        return self.total_tokens is None and self.operation != "" and self.status < 400
+        """Whether a model answered and its upstream reported no usage.
+
+        A client that comes back to a run gets an answer for which no upstream was asked.
+        """
+        asked = self.operation != "" and self.upstream != ""
+        return asked and self.total_tokens is None and self.status < 400

@@ -36,6 +36,7 @@ def test_roles_keep_their_order(tmp_path: Path) -> None:
         ('[auth]\nmode = "jwt"\njwt.issuer = "https://id.test"', "auth.jwt.audience", "any other service"),
         (WHOLE.replace("https", "http"), "auth.jwt.issuer", "not encrypted"),
         (WHOLE + 'jwks_url = "http://id.test/keys"', "auth.jwt.jwks_url", "not encrypted"),
+        (WHOLE.replace("https", "http") + 'networks = ["10.0.0.0/8"]', "auth.jwt.issuer", "not encrypted"),
         (WHOLE.replace('"jwt"', '"keys"'), "auth.jwt.issuer", "has no effect"),
         (WHOLE + 'algorithms = ["HS256"]', "auth.jwt.algorithms.0", "RS256"),
         (WHOLE + 'algorithms = ["none"]', "auth.jwt.algorithms.0", "RS256"),
@@ -51,3 +52,10 @@ def test_faults(text: str, setting: str, words: str, tmp_path: Path) -> None:
         load(tmp_path, text)
     assert caught.value.setting == setting
     assert words in str(caught.value)
+
+
+def test_an_address_inside_may_have_no_tls(tmp_path: Path) -> None:
+    """Plain HTTP is for this machine and for addresses in the networks that the operator opened."""
+    inside = WHOLE + 'networks = ["10.0.0.0/8"]\njwks_url = "http://10.1.2.3:8080/keys"'
+    assert load(tmp_path, inside).auth.jwt.jwks_url == "http://10.1.2.3:8080/keys"
+    assert load(tmp_path, inside.replace("10.1.2.3", "localhost")).auth.jwt.networks

@@ -10,9 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from proxy.base.errors import ConfigError
+from proxy.config.checks import rules
 from proxy.config.checks.rules import is_loopback
 from proxy.config.load import Config, Options, find_faults, load_config
 from proxy.config.per_model import ProfileConfig, TextCallForm
+from proxy.relay.routing.price_list import PriceFile, read_price_file
 from proxy.wires.text_calls.rules import FORMS
 
 KEY = {"OPENAI_API_KEY": "sk-test-openai"}
@@ -395,6 +397,24 @@ def test_limits_and_prices_that_make_no_sense(tmp_path: Path, text: str, setting
     assert error.setting == setting
     assert error.remedy
     assert "hunter2" not in str(error)
+
+
+def test_the_list_of_prices_is_read_once_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A configuration with many keys reads the list only if it limits a cost, and then once."""
+    read: list[Path] = []
+
+    def noted(path: Path) -> PriceFile:
+        read.append(path)
+        return read_price_file(path)
+
+    monkeypatch.setattr(rules, "read_price_file", noted)
+    keys = "".join(f"[keys.k{number}]\nsecret = 'env:KEY_{number}'\n" for number in range(20))
+    secrets = {f"KEY_{number}": f"{number:02}-a-secret-of-a-key-that-nobody-guesses" for number in range(20)}
+    load_config(write(tmp_path, keys), KEY | secrets)
+    assert read == []
+    limited = keys.replace("'\n", "'\nlimits = {cost = ['1/day']}\n")
+    load_config(write(tmp_path, limited), KEY | secrets)
+    assert len(read) == 1
 
 
 def test_prices_and_limits_are_read(tmp_path: Path) -> None:

@@ -128,9 +128,9 @@ async def test_markdown_takes_linear_time(tab: Tab, fake: FakeUi) -> None:
       const base = performance.getEntriesByType("resource").map((one) => one.name).find((name) => name.endsWith("/conversation/markdown.js"));
       const { markdown } = await import(base);
       const took = (text) => { const began = performance.now(); markdown(text); return performance.now() - began; };
-      const hostile = ["[", "![", "](", "**a ", "_a ", "*", "`", "`` ` ", "a](b", "[a](", "<https://", "> ", "- ", "|", "\\\\", "https://a "];
+      const hostile = ["[", "![", "](", "**a ", "_a ", "*", "`", "`` ` ", "a](b", "[a](", "<https://", "> ", "- ", "|", "\\\\", "https://a ", "![](data:"];
       const slow = hostile.map((one) => [one, took(one.repeat(9000)), took(one.repeat(18000))]);
-      return slow.filter(([, , long]) => long > 3000);
+      return slow.filter(([, ...times]) => Math.max(...times) > 3000);
     })()"""
     assert await tab.run(script) == []
 

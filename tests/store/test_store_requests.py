@@ -104,3 +104,11 @@ async def test_old_and_too_many_requests_are_deleted(make: Make, options: Any, l
 
     await until(kept)
     assert [row.id for row in await store.list_requests(RequestFilter())] == ["rq_0", "rq_1"][:left]
+
+
+async def test_an_answer_without_an_upstream_lacks_no_tokens(store: Store) -> None:
+    """Only a request for which an upstream was asked can lack the tokens that it did not report."""
+    silent = {"input_tokens": None, "output_tokens": None, "total_tokens": None}
+    await store.add_requests([request("rq_1", **silent), request("rq_2", upstream="", **silent)])
+    (row,) = await store.usage(UsageFilter())
+    assert (row.requests, row.unreported) == (2, 1)

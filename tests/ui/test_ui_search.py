@@ -2,7 +2,9 @@
 
 import json
 from typing import Any
+from urllib.parse import quote
 
+import orjson
 import pytest
 from client_keys import bearer
 from structlog.testing import capture_logs
@@ -62,6 +64,30 @@ async def test_runs_are_found_by_words_and_show_question_and_answer(seal: bool) 
             assert [line["event"] for line in logs if "content" in line["event"]] == ["content_searched"]
 
 
+async def test_words_are_compared_as_people_read_them() -> None:
+    """Escapes of JSON hide no word, and the form of a request is no word of it."""
+    async with ui_proxy(store={"content": "all"}) as (browser, _):
+        await browser.sign_in()
+        declared = {"type": "function", "function": {"name": "brew_coffee", "description": "Brews."}}
+        body = orjson.dumps(
+            {
+                "model": "m",
+                "stream": True,
+                "messages": [{"role": "user", "content": 'Open "C:\\temp" at https://example.com/a\nnow'}],
+                "tools": [declared],
+            }
+        )
+        # As PHP's json_encode writes it.
+        body = body.replace(b"https://example.com/a", b"https:\\/\\/example.com\\/a")
+        run_id = (await browser.proxy.ask(body, bearer(CLIENT))).header("x-toolrelay-run")
+        await completed(browser)
+        for word in ('"C:\\temp"', "https://example.com/a", "now"):
+            page = (await browser.get(f"runs?q={quote(word, safe='')}")).json
+            assert [row["id"] for row in page["data"]] == [run_id], word
+        for word in ("messages", "content", "role", "user", "stream", "brew_coffee", "tool_calls"):
+            assert (await browser.get(f"runs?q={word}")).json["data"] == [], word
+
+
 async def test_a_search_goes_on_where_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search that its bounds end says how far it came, and goes on from there."""
     from proxy.ui.runs import searching
@@ -78,6 +104,25 @@ async def test_a_search_goes_on_where_it_ended(monkeypatch: pytest.MonkeyPatch) 
         rest = (await browser.get(f"runs?q=time+noon&before={first['last_id']}")).json
         assert [row["id"] for row in rest["data"]] == [ids[0]]
         assert not rest["has_more"]
+
+
+async def test_a_page_of_a_search_is_no_longer_than_a_page_of_the_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Questions and answers are read for one page, so an export would lack those of further rows."""
+    from proxy.ui.runs import searching
+
+    monkeypatch.setattr(searching, "_AT_ONCE", 2)
+    monkeypatch.setattr(searching, "_MOST_FOUND", 2)
+    async with ui_proxy(store={"content": "all"}) as (browser, upstream):
+        await browser.sign_in()
+        upstream.scripts *= 4
+        ids = [await asked(browser, question) for question in ("time?", "time?", "date?", "time?")]
+        await completed(browser)
+        first = (await browser.get("runs?q=time%3F")).json
+        assert [row["id"] for row in first["data"]] == [ids[3], ids[1]]
+        rest = (await browser.get(f"runs?q=time%3F&before={first['last_id']}")).json
+        assert [row["id"] for row in rest["data"]] == [ids[0]]
 
 
 async def test_runs_are_found_by_figures_and_errors() -> None:

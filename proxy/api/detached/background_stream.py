@@ -41,6 +41,8 @@ LEADING: Final = ("response.created", "response.queued", "response.in_progress")
 """The events that contain nothing of the answer; a stream begins with some of them."""
 
 _MAX_BODY_BYTES: Final = 1 << 20
+_MAX_GAP: Final = 1000
+"""The most numbers that an upstream may leave out at a time; each attempt has a range of numbers."""
 _BROKEN: Final = {"code": "server_error", "message": "The response ended before it was finished."}
 
 
@@ -167,9 +169,9 @@ class BackgroundStream(NoClientStream):
             if not is_end:
                 resource |= {"status": "in_progress", "output": [*self._output]}
             payload["response"] = resource
-        number = payload.get("sequence_number")
-        number = self._first + number if type(number) is int else self._next
-        if "response" in payload or self._first:
+        given = payload.get("sequence_number")
+        number = self._number(given)
+        if "response" in payload or number != given:
             payload["sequence_number"] = number
             raw = encode_event(orjson.dumps(payload), kind.encode())
         if kind in LEADING and number == self._first + self.leading:
@@ -182,6 +184,15 @@ class BackgroundStream(NoClientStream):
             self.resource = resource
             self._changed()
         self.log.put(number, raw)
+
+    def _number(self, given: Any) -> int:
+        """Return the number of an event: the upstream's, or the next one if readers could not use that.
+
+        Readers skip a number that is not above the one before.
+        """
+        if type(given) is int and 0 <= self._first + given - self._next <= _MAX_GAP:
+            return self._first + given
+        return self._next
 
 
 def _unreadable(status: int) -> dict[str, str]:

@@ -54,6 +54,8 @@ class KeptStates:
     def put(self, lease: Lease, caller: str, state: KeptState) -> None:
         """Queue a state for storing; it replaces the attempt's earlier state."""
         kept = {"resource": state.resource, "run": state.run_id, "leading": state.leading}
+        # What the last version reads: that it finds no events on record.
+        kept |= {"pieces": 0, "full": True}
         text = orjson.dumps(kept).decode()
         self._store.put_result(
             KeptResult(_key(lease), state.run_id, caller, text, untrusted=False, created_at=self._store.now())

@@ -1,7 +1,6 @@
 """Opens the upstreams, and gives the router its data about each, with the prices of its models."""
 
 import ssl
-from datetime import date
 from pathlib import Path
 
 import msgspec
@@ -235,7 +234,7 @@ def prices_at(file: PriceFile | None, config: UpstreamConfig) -> ListedPrices | 
     """Return the list prices of the provider at an upstream's address, or ``None``."""
     if file is None or config.free or _is_local(config):
         return None
-    return listed_prices(file, config.base_url, date.today())
+    return listed_prices(file, config.base_url)
 
 
 def _is_local(config: UpstreamConfig) -> bool:

@@ -63,20 +63,7 @@ def find_conflicts(config: Config) -> Iterator[ConfigError]:
                 f"there is no upstream {unknown[:80]!r}",
                 f"Choose one of: {', '.join(config.upstreams)}",
             )
-    for setting, asked in (
-        ("limits.cost", config.limits.cost),
-        ("tools.max_cost", config.tools.max_cost),
-        *((f"agents.{name}.max_cost", agent.max_cost) for name, agent in config.agents.items()),
-        *((f"keys.{name}.limits", key.limits.get("cost")) for name, key in config.keys.items()),
-    ):
-        priced = _may_have_prices(config) or (setting.endswith("max_cost") and config.tools.prices)
-        if asked and not priced:
-            yield ConfigError(
-                setting,
-                "there are no prices, so the proxy cannot compute costs",
-                'Write [prices."MODEL"] with input and output, or free = true at an upstream that costs '
-                "nothing",
-            )
+    yield from _costs_without_prices(config)
     for name, upstream in config.upstreams.items():
         if _is_own_address(config, upstream):
             yield ConfigError(
@@ -162,6 +149,30 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _costs_without_prices(config: Config) -> Iterator[ConfigError]:
+    """Yield a fault for each limit of cost if there can be no cost."""
+    limits = (
+        ("limits.cost", config.limits.cost),
+        ("tools.max_cost", config.tools.max_cost),
+        *((f"agents.{name}.max_cost", agent.max_cost) for name, agent in config.agents.items()),
+        *((f"keys.{name}.limits", key.limits.get("cost")) for name, key in config.keys.items()),
+    )
+    asked = [
+        setting
+        for setting, limit in limits
+        if limit and not (setting.endswith("max_cost") and config.tools.prices)
+    ]
+    # The list of prices is read only if it matters, and once: there may be thousands of keys.
+    if asked and not _may_have_prices(config):
+        for setting in asked:
+            yield ConfigError(
+                setting,
+                "there are no prices, so the proxy cannot compute costs",
+                'Write [prices."MODEL"] with input and output, or free = true at an upstream that costs '
+                "nothing",
+            )
 
 
 def _may_have_prices(config: Config) -> bool:

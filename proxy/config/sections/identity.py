@@ -10,6 +10,7 @@ from proxy.base.errors import ConfigError
 from proxy.config.addresses import check_collector_url, check_networks
 from proxy.config.key_grants import KeyGrants
 from proxy.config.types import Section, Strings, check_unique, setting_fault
+from proxy.net.public_addresses import may_carry_secrets
 
 Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519"
@@ -107,9 +108,10 @@ def find_jwt_conflicts(mode: str, config: JwtConfig) -> Iterator[ConfigError]:
         )
     for name in ("issuer", "jwks_url"):
         url = getattr(config, name)
-        if url.startswith("http://") and not config.networks:
+        if url.startswith("http://") and not (config.networks and may_carry_secrets(url)):
             yield ConfigError(
                 f"auth.jwt.{name}",
                 "is not encrypted, so anybody on the way could replace the keys",
-                f"Use https, or name the network of {urlsplit(url).hostname} in auth.jwt.networks",
+                "Use https; only an IP address in a network that auth.jwt.networks names may have http "
+                f"({urlsplit(url).hostname} is no such address)",
             )

@@ -36,7 +36,8 @@ _FIELDS: Final = {
 }
 _KINDS: Final = ("equals", "starts_with", "ends_with", "contains", "regex")
 _UNBOUNDED: Final = re.compile(r"[*+]|\{\d*,")
-"""What makes a pattern slow for a name that somebody chose; few patterns have it, and they are left out."""
+"""What makes a pattern slow for a name that somebody chose, if it stands there twice: with one, a name of
+``_MAX_NAME`` characters takes some ten thousand steps. The others are left out."""
 
 _MAX_NAME: Final = 200
 _KNOWN_BYTES: Final = 256 * 1024
@@ -80,29 +81,34 @@ def read_price_file(path: Path) -> PriceFile:
 class ListedPrices:
     """The prices of one provider, for an upstream at its address."""
 
-    def __init__(self, provider: ListedProvider, today: date) -> None:
+    def __init__(self, provider: ListedProvider, today: date | None = None) -> None:
+        """Without ``today`` the prices are those of the day on which each is asked for."""
         self.provider = provider.id
         self._models = provider.models
-        self._today = today.isoformat()
-        self._known: Memo[str, Price | None] = Memo(
-            "listed_prices", _KNOWN_BYTES, lambda name, _: 300 + 4 * len(name)
+        self._today = today
+        self._known: Memo[tuple[date, str], Price | None] = Memo(
+            "listed_prices", _KNOWN_BYTES, lambda key, _: 400 + 4 * len(key[1])
         )
 
     def of(self, name: str) -> Price | None:
         """Return the price of a model by the provider's name for it, or ``None``."""
         if len(name) > _MAX_NAME:
             return None
-        price = self._known.get(name, _UNKNOWN)
-        return self._known.put(name, self._find(name)) if price is _UNKNOWN else price
+        # A server may run for longer than a price holds.
+        key = (self._today or date.today(), name)
+        price = self._known.get(key, _UNKNOWN)
+        return self._known.put(key, self._find(*key)) if price is _UNKNOWN else price
 
-    def _find(self, name: str) -> Price | None:
+    def _find(self, today: date, name: str) -> Price | None:
+        name = name.lower()
         for model in self._models:
             if any(all(_fits(name, *clause) for clause in clauses) for clauses in model.match):
-                return self._price(model)
+                return self._price(model, today.isoformat())
         return None
 
-    def _price(self, model: ListedModel) -> Price | None:
-        holding = [tiers for start, tiers in model.prices if start <= self._today]
+    @staticmethod
+    def _price(model: ListedModel, today: str) -> Price | None:
+        holding = [tiers for start, tiers in model.prices if start <= today]
         if not holding:
             return None
         (_, base), *dearer = holding[-1]
@@ -128,8 +134,11 @@ def to_price(dollars: Mapping[str, float], tiers: tuple[tuple[int, Price], ...] 
     )
 
 
-def listed_prices(file: PriceFile, base_url: str, today: date) -> ListedPrices | None:
-    """Return the prices of the provider at an address, or ``None`` if the list has none there."""
+def listed_prices(file: PriceFile, base_url: str, today: date | None = None) -> ListedPrices | None:
+    """Return the prices of the provider at an address, or ``None`` if the list has none there.
+
+    ``today`` is that of :class:`ListedPrices`.
+    """
     for provider in file.providers:
         if provider.address and re.match(provider.address, base_url[:500]) is not None:
             return ListedPrices(provider, today)
@@ -137,6 +146,8 @@ def listed_prices(file: PriceFile, base_url: str, today: date) -> ListedPrices |
 
 
 def _fits(name: str, kind: str, text: str) -> bool:
+    """Return whether a name in lower case fits; case counts for nothing, as in ``genai_prices``."""
+    text = text if kind == "regex" else text.lower()
     if kind == "equals":
         return name == text
     if kind == "starts_with":
@@ -185,7 +196,7 @@ def _match(clause: Any) -> list[list[tuple[str, str]]]:
     if kind not in _KINDS or not isinstance(value, str):
         return []
     if kind == "regex":
-        if _UNBOUNDED.search(value):
+        if len(_UNBOUNDED.findall(value)) > 1:
             return []
         re.compile(value)
     return [[(kind, value)]]

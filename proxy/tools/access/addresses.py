@@ -23,6 +23,10 @@ class AddressRefused(OSError):
     """A host name has no address that tools may reach."""
 
 
+class NameNotResolved(OSError):
+    """A host name that must be checked before a proxy hears it cannot be resolved here."""
+
+
 class CheckedResolver(AbstractResolver):
     """A resolver that drops every address that tools may not reach."""
 
@@ -92,8 +96,8 @@ class CheckedSessions:
         """Return the session for a request, and the proxy that it goes through.
 
         The session for proxies connects to them only, so it may use any address. The host's own addresses
-        are checked here, before the proxy hears its name. Raises :class:`AddressRefused`, or ``OSError`` if
-        the name cannot be resolved.
+        are checked here, before the proxy hears its name. Raises :class:`AddressRefused`, or
+        :class:`NameNotResolved`.
         """
         host, port = url.host or "", url.port or 443
         proxy = self._way.proxies.proxy_for(url.scheme, host, port)
@@ -106,7 +110,12 @@ class CheckedSessions:
             if is_inner_name(host):
                 raise AddressRefused(None, "this name leads into a private network")
         elif not is_literal(host):
-            await CheckedResolver(inner, self._allowed, wholly=True).resolve(host, port)
+            try:
+                await CheckedResolver(inner, self._allowed, wholly=True).resolve(host, port)
+            except AddressRefused:
+                raise
+            except OSError as error:
+                raise NameNotResolved from error
         if self._proxied is None:
             self._proxied = self._opened(inner)
         return self._proxied, proxy

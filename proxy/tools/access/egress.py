@@ -27,6 +27,7 @@ from proxy.tools.access.addresses import (
     DIRECTLY,
     AddressRefused,
     CheckedSessions,
+    NameNotResolved,
     WayOut,
     named,
     proxy_headers,
@@ -386,6 +387,11 @@ class EgressClient(AdjustableClient):
                 )
         except AddressRefused:
             raise AddressForbidden("this tool may not call that address") from None
+        except NameNotResolved:
+            reason = (
+                "the service's name cannot be resolved here, where it is checked before the proxy is asked"
+            )
+            raise HttpFailure(reason, transient=True) from None
         except aiohttp.ClientHttpProxyError as error:
             raise HttpFailure(proxy_refusal(proxy, error.status)) from None
         except aiohttp.ClientProxyConnectionError:

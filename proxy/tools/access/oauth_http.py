@@ -76,9 +76,13 @@ class CheckedOAuthHttp:
     async def _ask(self, url: str, work: Callable[[EgressClient], Awaitable[T]]) -> T:
         if not may_carry_secrets(url):
             raise HttpFailure("its address is not https")
+        try:
+            entry = host_entry(url)
+        except ValueError:  # A host that starts as an international name does, and is none.
+            raise HttpFailure("its address is not valid") from None
         pool = self._pool if await self._may_go_inside(url) else self._public
         try:
-            return await work(pool.client((host_entry(url),)))
+            return await work(pool.client((entry,)))
         except AddressForbidden:
             hint = f"; {self._setting} can open its network" if pool is self._pool else ""
             raise HttpFailure(f"its address is not public{hint}") from None

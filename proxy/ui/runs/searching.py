@@ -27,6 +27,10 @@ _MOST_RUNS: Final = 20_000
 _MOST_FOUND: Final = 100
 _MOST_WORDS: Final = 8
 _ROLES: Final = ("request", "assistant", "tool", "function", "program", "output", "error")
+_SAME_IN_ALL: Final = frozenset({"role", "type"})
+"""Members of messages and parts whose values nobody wrote."""
+_DECLARED: Final = _SAME_IN_ALL | {"tools", "functions"}
+"""The same for whole requests; the tools that a client only declares are no part of what was said."""
 
 
 class Wanted(Struct, frozen=True):
@@ -93,7 +97,8 @@ class RunSearch(Struct, frozen=True):
         found: list[dict[str, Any]] = []
         began, searched, more, until = time.monotonic(), 0, True, None
         while more and len(found) < _MOST_FOUND and searched < _MOST_RUNS:
-            page = await self.admin.runs({**listed, "limit": str(_AT_ONCE)})
+            most = min(_AT_ONCE, _MOST_FOUND - len(found))
+            page = await self.admin.runs({**listed, "limit": str(most)})
             found += await self._fitting(page["data"], wanted)
             searched, more = searched + len(page["data"]), bool(page["has_more"])
             if page["data"]:
@@ -117,18 +122,32 @@ class RunSearch(Struct, frozen=True):
         if not wanted.words or not fitting:
             return fitting
         kept = await self.store.read_messages([row["id"] for row in fitting], _ROLES, MOST_BYTES)
-        return [row for row in fitting if wanted.fits_text(row, kept.get(row["id"], ()))]
+        # In a thread: the messages may be many MB, and streams must not wait for them.
+        return await asyncio.to_thread(
+            lambda: [row for row in fitting if wanted.fits_text(row, kept.get(row["id"], ()))]
+        )
 
 
 def _words_of(row: MessageRecord) -> str:
-    return " ".join(filter(None, (row.content, _plain(row.content_json), _plain(row.tool_calls))))
+    return " ".join(filter(None, (row.content, *_texts(row.content_json), *_texts(row.tool_calls))))
 
 
-def _plain(text: str | None) -> str:
-    """Return JSON text without escapes of letters."""
-    if not text or "\\u" not in text:
-        return text or ""
+def _texts(text: str | None) -> list[str]:
+    """Return the texts in JSON, as people read them: without escapes, names of members, and what every
+    request of a dialect has; the text itself if it is not JSON."""
     try:
-        return orjson.dumps(orjson.loads(text)).decode()
-    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
-        return text
+        left: list[Any] = [orjson.loads(text)] if text else []
+    except orjson.JSONDecodeError:
+        return [text or ""]
+    if left and isinstance(left[0], dict):
+        left = [value for name, value in left[0].items() if name not in _DECLARED]
+    texts: list[str] = []
+    while left:
+        value = left.pop()
+        if isinstance(value, str):
+            texts.append(value)
+        elif isinstance(value, list):
+            left += reversed(value)
+        elif isinstance(value, dict):
+            left += (part for name, part in value.items() if name not in _SAME_IN_ALL)
+    return texts

@@ -160,3 +160,32 @@ def test_an_odd_status_is_no_end(status: Any) -> None:
     event = {"type": "response.in_progress", "response": {"status": status}}
     stream.push(b"data: " + orjson.dumps(event) + b"\n\n")
     assert (stream.ended, stream.resource["status"]) == (False, "in_progress")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [[0, 0, 0], [-1, -1, -1], [0, 2**63, 2**64 - 1], [5, 4, 3], [None, None, None], [True, 1.5, "2"]],
+)
+@pytest.mark.parametrize("first", [0, 1_000_000])
+def test_odd_numbers_of_an_upstream_lose_no_event(given: list[Any], first: int) -> None:
+    """Readers skip what they have seen by its number, so each event has a higher one, which also fits."""
+    stream = BackgroundStream(queued("resp_1", {}, 0.0), EventLog(), lambda: None, first)
+    stream.start(200, [("Content-Type", "text/event-stream")])
+    for number in given:
+        event = {"type": "response.output_text.delta", "sequence_number": number, "delta": "x"}
+        stream.push(b"data: " + orjson.dumps(event) + b"\n\n")
+    numbers = [number for number, _ in stream.log.events]
+    assert numbers == sorted(set(numbers))
+    assert len(numbers) == 3
+    assert first <= numbers[0] <= numbers[-1] < first + 1_000_000
+    assert [last_of(event)["sequence_number"] for _, event in stream.log.events] == numbers
+
+
+def test_sound_numbers_of_an_upstream_stay() -> None:
+    """An upstream that leaves out numbers keeps its own, and its bytes."""
+    stream = BackgroundStream(queued("resp_1", {}, 0.0), EventLog(), lambda: None)
+    stream.start(200, [("Content-Type", "text/event-stream")])
+    events = [b'data: {"type":"x",  "sequence_number":%d}\n\n' % number for number in (0, 1, 7)]
+    for event in events:
+        stream.push(event)
+    assert stream.log.events == list(zip((0, 1, 7), events, strict=True))

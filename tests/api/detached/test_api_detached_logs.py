@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +258,77 @@ async def test_a_process_that_stood_still_sends_its_log_again(
                     return False
 
         await until(readable)
+
+
+async def test_renewals_do_not_shorten_the_life_of_an_ended_log(
+    prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log can be read as long after its end as its run wants, even if it ends while lives are renewed."""
+    from redis.asyncio import Redis
+
+    def is_sent(mirror: Any) -> bool:
+        return bool(mirror.sent)
+
+    monkeypatch.setattr(redis_logs, "_RENEW_S", 0.0)
+    async with processes(prefix, 1) as (one,), Redis.from_url(SERVER) as client:
+        names = [str(number) for number in range(200)]
+        for name in names:
+            log = one.open(name, keep_s=600.0)
+            log.put(0, b"x")
+            await until(partial(is_sent, one._mirrors[name]))
+            log.close()
+        await until(lambda: not one._mirrors)
+        lives = [await client.pttl(one._key(name)) for name in names]
+        assert min(lives) > 500_000
+
+
+async def test_a_batch_of_many_logs_is_bounded(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many logs have news, one answer of Redis waits for few bytes, and no log waits for ever."""
+    monkeypatch.setattr(redis_logs, "_BATCH_BYTES", 1000)
+    async with processes(prefix) as (one, two):
+        sizes: list[int] = [0]
+        close: Callable[..., bytes] = one._seal.close
+        send = one._send_batch
+
+        def sealed(text: bytes, *place: Any) -> bytes:
+            sizes[-1] += len(text)
+            return close(text, *place)
+
+        async def counted(batch: Any) -> None:
+            sizes.append(0)
+            await send(batch)
+
+        monkeypatch.setattr(one._seal, "close", sealed)
+        monkeypatch.setattr(one, "_send_batch", counted)
+        logs = {str(number): one.open(str(number)) for number in range(40)}
+        for name, log in logs.items():
+            for number in range(5):
+                log.put(number, name.encode() * 200)
+            log.close()
+        await until(lambda: not one._mirrors)
+        for name in logs:
+            async with two.reader(name) as reader:
+                assert await all_of(reader) == [(number, name.encode() * 200) for number in range(5)]
+        assert max(sizes) < 3000
+
+
+async def test_a_log_that_is_dropped_while_it_is_sent_leaves_redis(prefix: str) -> None:
+    """No other process reads the beginning of a log whose events were dropped."""
+    async with processes(prefix, 1) as (one,):
+        send = one._send_batch
+
+        async def dropped(batch: Any) -> None:
+            sending = asyncio.ensure_future(send(batch))
+            await asyncio.sleep(0)  # Its events are on their way.
+            if not log.full:
+                log.forget()
+            await sending
+
+        one._send_batch = dropped
+        log = one.open("a")
+        log.put(0, b"x")
+        await until(lambda: one._sender.done())
+        assert not await one._client.exists(one._key("a"))
 
 
 @pytest.mark.parametrize("how", ["cut", "hang"])

@@ -5,17 +5,25 @@ import base64
 import hashlib
 import hmac
 import json
+import time
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from aiohttp import web
+from in_process import serving_app
 from joserfc import jws
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 
+from proxy.app.open_authentication import open_authentication
 from proxy.base.errors import RequestError
 from proxy.config.key_grants import KeyGrants
+from proxy.config.load import load_config
+from proxy.server.auth.jwt.authenticator import JwtAuthenticator
 from proxy.server.auth.jwt.signing_keys import SigningKeys, read_keys
 from proxy.server.auth.jwt.tokens import MAX_LENGTH, JwtRules, JwtTokens, TokenRefused, claim_at
+from proxy.store.sqlite.memory import MemoryStore
 from proxy.tools.contract.capabilities import HttpFailure
 
 ISSUER = "https://id.example.com/realms/main"
@@ -355,6 +363,33 @@ async def test_keys_are_fetched_in_the_background(provider: Provider) -> None:
     await tokens.aclose()
 
 
+async def test_a_token_that_is_known_asks_for_keys_too(provider: Provider) -> None:
+    """A token of a key that its provider withdrew ends within the hour, also if no other token comes."""
+    tokens = provider.tokens()
+    token = signed(claims(exp=NOW + 10_000_000))
+    key = await tokens.find(token)
+    provider.keys = [public(OTHER_RSA, "other")]
+    provider.clock += 3601
+    assert not tokens.is_still_valid(key)
+    await tokens.find(token)  # Does not wait for the keys.
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(provider.asked) == 4
+    assert "not signed by a key" in await refusal(tokens, token)
+
+
+async def test_a_known_token_needs_keys_that_are_not_too_old(provider: Provider) -> None:
+    """If its provider does not answer for a day, a known token is checked no longer, like any other."""
+    tokens = provider.tokens()
+    token = signed(claims(exp=NOW + 10_000_000))
+    await tokens.find(token)
+    provider.down = True
+    provider.clock += 86_401
+    with pytest.raises(RequestError) as caught:
+        await tokens.find(token)
+    assert caught.value.status == 503
+
+
 @pytest.mark.parametrize(
     "metadata",
     [
@@ -373,6 +408,9 @@ async def test_metadata_of_another_issuer(metadata: Any, provider: Provider) -> 
     assert not [url for url in provider.asked if url.endswith("/keys")]
 
 
+CURVES = ("P-999", "brainpoolP256r1", "X25519", "Ed448", "", "P-256", "Ed25519")
+
+
 def test_keys_that_are_none() -> None:
     """Each key that cannot be used is left out; what is no set of keys is a failure."""
     short = json.loads(json.dumps(public(RSA, "short")))
@@ -381,6 +419,8 @@ def test_keys_that_are_none() -> None:
         *(None, 7, {}, {"kty": "RSA"}, {"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA"}, short),
         {**public(RSA, "a"), "n": 5},
         {**public(RSA, "a"), "kid": 5},
+        *({"kty": kind, "crv": curve, "x": "AA", "y": "AA"} for kind in ("EC", "OKP") for curve in CURVES),
+        *({"kty": []}, {"kty": {}}, {"kty": ["RSA"]}, {"kty": None}),
         {**RSA.as_dict(private=True), "kid": "private", "use": "sig"},
     ]
     (kept,) = read_keys({"keys": entries})
@@ -444,3 +484,27 @@ async def test_what_is_kept_is_bounded(provider: Provider) -> None:
         await tokens.find(signed(claims(jti=str(number)), EC, "ES256", kid="ec"))
     size = tokens._cache_size()
     assert 0 < size.held <= size.limit
+
+
+async def test_keys_may_be_inside_although_the_issuer_is_public(tmp_path: Path) -> None:
+    """Tokens name the provider's public address; its keys are read where the operator says."""
+
+    async def keys(_: web.Request) -> web.Response:
+        return web.json_response({"keys": [public(RSA, "rsa")]})
+
+    app = web.Application()
+    app.router.add_get("/keys", keys)
+    async with serving_app(app) as address:
+        (tmp_path / "toolrelay.toml").write_text(
+            f'[auth]\nmode = "jwt"\n[auth.jwt]\nissuer = "{ISSUER}"\naudience = ["{AUDIENCE}"]\n'
+            f'jwks_url = "{address}/keys"\nnetworks = ["127.0.0.0/8"]\n'
+        )
+        config = load_config(tmp_path / "toolrelay.toml", {"OPENAI_API_KEY": "sk-test-openai"})
+        store = MemoryStore()
+        await store.start()
+        authentication = await open_authentication(config, store)
+        sent = signed(claims(exp=time.time() + 300, iat=time.time()))
+        authenticator = cast(JwtAuthenticator, authentication.authenticator)
+        assert (await authenticator._jwt.find(sent)).name == "anna"
+        await authentication.aclose()
+        await store.aclose()

@@ -148,3 +148,14 @@ async def test_a_challenge_is_read_of_an_answer_without_an_end() -> None:
         over.set()
     assert ["Authorization" in request.headers for request in seen] == [False]
     await pool.aclose()
+
+
+@pytest.mark.parametrize("url", ["https://xn--/keys", "https://a.xn--/", "https://[/", "https://a..b/"])
+async def test_an_address_that_is_none_is_a_failure(url: str) -> None:
+    """A document may name any text as an address: each is a failure of the request, and of nothing more."""
+    pool, public = EgressPool(allowed_networks=LOOPBACK, resolver=Names()), EgressPool(resolver=Names())
+    http = CheckedOAuthHttp(pool, public, ["https://public.example"], "mcp.networks")
+    with pytest.raises(HttpFailure):
+        await http.get_json(url)
+    await pool.aclose()
+    await public.aclose()

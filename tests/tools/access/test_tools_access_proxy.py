@@ -185,6 +185,20 @@ async def test_an_unknown_authority_names_its_setting(tmp_path: Path) -> None:
     assert seen == []
 
 
+async def test_a_name_that_cannot_be_resolved_here() -> None:
+    """The failure says that the name is looked up here, since the proxy could resolve it."""
+
+    class NoNames(Names):
+        async def resolve(self, host: str, port: int = 0, family: Any = 0) -> Any:
+            raise OSError(-2, "Name or service not known")
+
+    proxy = HttpProxy("127.0.0.1", 9, setting="tools.proxy")
+    made = EgressPool(resolver=NoNames(), way=WayOut(ProxyRules(proxy, proxy)), retries=0)
+    with pytest.raises(HttpFailure, match="name cannot be resolved here"):
+        await made.client([NAME]).get_json(f"https://{NAME}/v1")
+    await made.aclose()
+
+
 async def test_a_proxy_that_does_not_answer() -> None:
     """The time of a request holds for the proxy's answer, too."""
     async with ForwardProxy({}, hang=True) as proxy, pool(proxy, timeout_s=0.3) as way:

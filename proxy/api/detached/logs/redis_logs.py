@@ -46,6 +46,8 @@ _CLOSE_S: Final = 1.0
 _PROBE_S: Final = (0.1, 5.0)
 _BATCH: Final = 256
 _BATCH_BYTES: Final = 1 << 20
+"""A batch ends with the log that reaches so many bytes: after an outage every log is sent again, and one
+answer of Redis may take only :data:`_ANSWER_S`."""
 _MOST_READERS: Final = 256
 """The most logs that this process reads in Redis at a time; each takes a connection."""
 _SEEN: Final = b"equal or smaller"
@@ -160,7 +162,7 @@ class RedisLogs:
     def _dropped(self, name: str) -> None:
         """Forget a log, in Redis too if its events were dropped before its end was sent."""
         mirror = self._mirrors.pop(name, None)
-        if mirror is not None and mirror.log.full and mirror.sent:
+        if mirror is not None and mirror.log.full:
             self._to_delete.append(mirror.key)
 
     def _changed(self, name: str) -> None:
@@ -182,7 +184,15 @@ class RedisLogs:
 
     async def _send_batch(self, batch: Sequence[_Mirror]) -> None:
         async with asyncio.timeout(_ANSWER_S), self._client.pipeline(transaction=False) as pipe:
-            reached = [(mirror, *self._put_into(pipe, mirror), len(pipe)) for mirror in batch]
+            reached = []
+            size = 0
+            for mirror in batch:
+                if size >= _BATCH_BYTES:  # The next batch begins with it.
+                    self._news[mirror.name] = None
+                    continue
+                sent, closed, added = self._put_into(pipe, mirror)
+                size += added
+                reached.append((mirror, sent, closed, len(pipe)))
             deleted = self._to_delete[:_BATCH]
             for key in deleted:
                 pipe.delete(key)
@@ -193,9 +203,11 @@ class RedisLogs:
         del self._to_delete[: len(deleted)]
         before = 0
         for mirror, sent, closed, after in reached:
-            is_lost, before = None in answers[before:after], after
+            own, before = answers[before:after], after
+            # This process stood still, or Redis lost its data.
+            is_lost = sent > 0 and (None in own or not own[-1])
             mirror.sent = 0 if is_lost else sent
-            if is_lost:  # Redis has no longer what it had.
+            if is_lost:
                 self._news[mirror.name] = None
             elif closed:
                 # From here on it is read in Redis, by this process as well.
@@ -204,9 +216,9 @@ class RedisLogs:
                 self._news[mirror.name] = None
         self._failures = 0
 
-    def _put_into(self, pipe: Any, mirror: _Mirror) -> tuple[int, bool]:
-        """Add the commands for the next events of a log; return the events sent then, and whether its end
-        is."""
+    def _put_into(self, pipe: Any, mirror: _Mirror) -> tuple[int, bool, int]:
+        """Add the commands for the next events of a log; return the events sent then, whether its end is, and
+        the bytes added."""
         log, key, place, size = mirror.log, mirror.key, mirror.sent, 0
         last = min(len(log.events), place + _BATCH)
         while place < last and size < _BATCH_BYTES:
@@ -218,7 +230,7 @@ class RedisLogs:
         if closes:
             self._add(pipe, key, place + 1, _HEAD.pack(_ENDED if log.end else _BROKEN_OFF, 0))
         pipe.pexpire(key, int(1000 * (mirror.keep_s if closes else LEASE_S)))
-        return place, closes
+        return place, closes, size
 
     def _add(self, pipe: Any, key: str, place: int, text: bytes) -> None:
         sealed = self._seal.close(text, key, place)
@@ -246,19 +258,16 @@ class RedisLogs:
             self._news[mirror.name] = None
 
     async def _renew(self) -> None:
-        """Renew the lives of the logs of this process, with one timer for all of them."""
+        """Renew the lives of the logs of this process, with one timer for all of them.
+
+        The sender does it: a renewal beside it could reach Redis after the end of a log, and shorten its
+        life.
+        """
         while self._mirrors:
             await asyncio.sleep(_RENEW_S)
-            mirrors = [mirror for mirror in self._mirrors.values() if mirror.sent]
-            with contextlib.suppress(RedisError, OSError, TimeoutError):
-                async with self._client.pipeline(transaction=False) as pipe:
-                    for mirror in mirrors:
-                        pipe.pexpire(mirror.key, int(1000 * LEASE_S))
-                    lives = await pipe.execute(raise_on_error=False) if mirrors else []
-                for mirror, lives_on in zip(mirrors, lives, strict=True):
-                    if lives_on in (0, False):  # This process stood still, or Redis lost its data.
-                        mirror.sent = 0
-                        self._changed(mirror.name)
+            for mirror in list(self._mirrors.values()):
+                if mirror.sent:
+                    self._changed(mirror.name)
 
 
 class _Reader:

@@ -34,6 +34,7 @@ _FEWEST_RSA_BITS: Final = 2048
 
 _CURVES: Final = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521", "Ed25519": "Ed25519"}
 _KINDS: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
+_USED_CURVES: Final = frozenset((_KINDS[alg[:2]], curve) for alg, curve in _CURVES.items())
 
 GetJson = Callable[[str], Awaitable[Any]]
 """Returns the JSON at a URL, bounded in size and time; raises HttpFailure."""
@@ -101,6 +102,17 @@ class SigningKeys:
                 headers={"Retry-After": str(int(_AGAIN_S))},
             )
         return key
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the keys were fetched within the hour."""
+        return self._age() < _FRESH_S
+
+    def refresh(self) -> bool:
+        """Fetch old keys again in the background; return whether those that are known may still be used."""
+        if not self.is_fresh:
+            self._begin()
+        return self._age() < _STALE_S
 
     async def aclose(self) -> None:
         """End a fetch in progress, and close the connections."""
@@ -188,7 +200,9 @@ def _read_key(entry: Any) -> SigningKey | None:
         "EC": ECKey,
         "OKP": OKPKey,
     }
-    if kind not in classes or not isinstance(kid, str) or not isinstance(alg, str) or len(kid) > _LONGEST_ID:
+    if not isinstance(kind, str) or kind not in classes:
+        return None
+    if not isinstance(kid, str) or not isinstance(alg, str) or len(kid) > _LONGEST_ID:
         return None
     # Only the members of a public key, so that nothing else of the provider's decides anything.
     members = {name: entry[name] for name in ("kty", "n", "e", "crv", "x", "y") if name in entry}
@@ -196,11 +210,13 @@ def _read_key(entry: Any) -> SigningKey | None:
         return None
     if kind == "RSA" and _bits(members.get("n", "")) < _FEWEST_RSA_BITS:
         return None
+    if kind != "RSA" and (kind, members.get("crv")) not in _USED_CURVES:
+        return None  # The library fails at some curves, and others sign nothing.
     try:
         key = classes[kind].import_key(members)
     except (JoseError, ValueError, TypeError):
         return None
-    return SigningKey(kid, str(kind), members.get("crv", ""), alg, key)
+    return SigningKey(kid, kind, members.get("crv", ""), alg, key)
 
 
 def _bits(number: str) -> int:

@@ -95,7 +95,8 @@ class JwtTokens:
         """
         name = hashlib.blake2b(token.encode("utf-8", "surrogatepass"), digest_size=32).digest()
         known = self._known.get(name)
-        if known is None or known.generation != self._keys.generation:
+        # A token that is known asks for keys, too, or one whose key was withdrawn would stay valid.
+        if known is None or not self._keys.refresh() or known.generation != self._keys.generation:
             key = await self._checked(token)
             known = self._known[name] = _Known(key, self._keys.generation)
             while len(self._known) * _KNOWN_BYTES > _MAX_KNOWN_BYTES:
@@ -110,6 +111,7 @@ class JwtTokens:
         return (
             known is not None
             and known.key is key
+            and self._keys.is_fresh
             and known.generation == self._keys.generation
             and not key.expired(self._now())
         )

@@ -80,9 +80,10 @@ function linked(text, at, missing) {
   }
   const label = text.slice(at + 1, Math.min(close, at + 1 + LONGEST_LABEL + 1));
   if (label.length > LONGEST_LABEL || label.includes("[")) return null;
+  if (text.startsWith("data:", close + 2)) return picturesAddress(text, at, close, missing);
   let deep = 1;
   let end = close + 2;
-  const most = Math.min(text.length, text.startsWith("data:", end) ? text.length : end + LONGEST_ADDRESS);
+  const most = Math.min(text.length, end + LONGEST_ADDRESS);
   for (; end < most; end += 1) {
     if (text[end] === "(") deep += 1;
     else if (text[end] === ")" && (deep -= 1) === 0) break;
@@ -95,6 +96,17 @@ function linked(text, at, missing) {
     .replace(/^<|>$/g, "")
     .split(/\s+["'(]/)[0];
   return { label, address, end: end + 1 };
+}
+
+/** The same for `[label](data:…)`: base64 has no brackets, but any length. */
+function picturesAddress(text, at, close, missing) {
+  const end = missing.has(")") ? -1 : text.indexOf(")", close);
+  if (end === -1) {
+    missing.add(")");
+    return null;
+  }
+  const [address] = text.slice(close + 2, end).trim().split(/\s/);
+  return { label: text.slice(at + 1, close), address, end: end + 1 };
 }
 
 function link(text, at, { links, depth, missing }) {
