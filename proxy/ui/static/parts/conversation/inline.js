@@ -105,7 +105,10 @@ function picturesAddress(text, at, close, missing) {
     missing.add(")");
     return null;
   }
-  const [address] = text.slice(close + 2, end).trim().split(/\s/);
+  const [address] = text
+    .slice(close + 2, end)
+    .trim()
+    .split(/\s/);
   return { label: text.slice(at + 1, close), address, end: end + 1 };
 }
 
