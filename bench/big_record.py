@@ -1,7 +1,7 @@
 """Makes a record of many runs in seconds, and measures how much more a large record costs than a small one.
 
 ``fill(path)`` adds runs, turns and invocations to a SQLite record with its present schema, like many days of
-use.  ``growth(small, large)`` measures a tool turn, a rehydration look-up and ``runs list`` with each filter
+use. ``growth(small, large)`` measures a tool turn, a rehydration look-up and ``runs list`` with each filter
 on two records, and returns their ratios.
 
 Run it: ``python -m bench.big_record [FOLDER]``
@@ -56,7 +56,7 @@ FILTERS: Final[dict[str, RunFilter]] = {
 def fill(path: Path, runs: int = RUNS, invocations: int = INVOCATIONS) -> None:
     """Add this number of runs to a record, and create the record if there is none.
 
-    A power loss may destroy the record, and no one else may write meanwhile.  Raises the errors of
+    A power loss may destroy the record, and no one else may write meanwhile. Raises the errors of
     :func:`~proxy.store.sql.migrate.migrate_sqlite` and SQLite.
     """
     migrate_sqlite(path)

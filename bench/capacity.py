@@ -1,6 +1,6 @@
 """Finds how many paced streams one process can hold: it opens more and more until a bound is passed.
 
-The clients and the upstream also need CPU.  On few cores they may be full before a fast proxy is.  So the
+The clients and the upstream also need CPU. On few cores they may be full before a fast proxy is. So the
 result also has the number for which the proxy's CPU time would suffice.
 """
 

@@ -1,9 +1,9 @@
 """``python -m bench.crossed``: the cost of a chunk if client and upstream speak different dialects.
 
 Each dialect has its own upstream, which writes one chunk every few milliseconds, so each chunk takes one read
-and one write.  In front of each upstream is a proxy with tools offered; clients ask it in every dialect.  The
+and one write. In front of each upstream is a proxy with tools offered; clients ask it in every dialect. The
 cost of a chunk is the difference of the proxy's CPU time for a long and a short stream, divided by the chunks
-between them.  All pairs take turns in each round, so that ratios come from one run.
+between them. All pairs take turns in each round, so that ratios come from one run.
 """
 
 import argparse

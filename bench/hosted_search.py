@@ -1,6 +1,6 @@
 """``python -m bench.hosted_search``: the cost of a request that declares ``web_search`` and does not use it.
 
-Two proxies with the same configuration run side by side, with two tools offered.  The requests to one of them
+Two proxies with the same configuration run side by side, with two tools offered. The requests to one of them
 declare their provider's search, which one of the two tools serves; the requests to the other declare a
 function, which an alias replaces by the same tool.
 """

@@ -1,6 +1,6 @@
 """``python -m bench.kept_bytes``: the cost of keeping the bytes of each run, from client and upstream.
 
-Two proxies run side by side.  Both keep all content and offer tools, so each request is a run in the record.
+Two proxies run side by side. Both keep all content and offer tools, so each request is a run in the record.
 One of them also keeps the bytes.
 """
 

@@ -1,4 +1,4 @@
-"""The clients: ``python -m bench.load '{"port": 8080, …}'`` prints one JSON line.  They use raw protocols.
+"""The clients: ``python -m bench.load '{"port": 8080, …}'`` prints one JSON line. They use raw protocols.
 
 With ``hold`` it first prints ``open`` once every stream has begun.
 """
@@ -20,9 +20,9 @@ from bench.wire import KEY, Plan, stamps
 class Load:
     """The clients' requests: ``requests`` in all over ``connections``, each with ``messages`` messages.
 
-    The starts of paced streams are spread over ``opening_ms``, or over one pause.  Delays are noted for every
-    ``each_noted``-th stream.  With ``settle_s`` they are noted only while all streams are open, starting that
-    many seconds after the last one began.  ``tools`` is the JSON of what each request declares, if it
+    The starts of paced streams are spread over ``opening_ms``, or over one pause. Delays are noted for every
+    ``each_noted``-th stream. With ``settle_s`` they are noted only while all streams are open, starting that
+    many seconds after the last one began. ``tools`` is the JSON of what each request declares, if it
     declares anything.
     """
 
@@ -49,8 +49,8 @@ class Load:
 class Result:
     """The result of a load.
 
-    All times are milliseconds.  ``latency`` is that of whole responses, and ``delay`` that of chunks from the
-    upstream's stamp to the client.  ``first`` is the delay of each stream's first chunk.  ``tool`` is the
+    All times are milliseconds. ``latency`` is that of whole responses, and ``delay`` that of chunks from the
+    upstream's stamp to the client. ``first`` is the delay of each stream's first chunk. ``tool`` is the
     time from a tool's result to the next byte upstream.
     """
 

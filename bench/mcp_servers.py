@@ -1,7 +1,7 @@
 """``python -m bench.mcp_servers``: the cost of a chat without MCP if MCP servers are configured.
 
-Two proxies run side by side: one has no server, the other has five.  One of the five ends again and again,
-soon after each connection.  None of their tools is offered.  Only the CPU of the processes that serve clients
+Two proxies run side by side: one has no server, the other has five. One of the five ends again and again,
+soon after each connection. None of their tools is offered. Only the CPU of the processes that serve clients
 counts, not that of the MCP servers and of the process that talks to them.
 """
 

@@ -263,7 +263,7 @@ def record_rows(rounds: Rounds, folder: Path, core: int | None) -> None:
 def worker_rows(rounds: Rounds, folder: Path) -> None:
     """Measure requests with one worker and with several, on all cores and without limits.
 
-    CPU for each request shows whether workers hinder each other.  The cores limit the rate, and the upstream
+    CPU for each request shows whether workers hinder each other. The cores limit the rate, and the upstream
     and the clients share them.
     """
     mock, scale = rounds.field.mock.port, rounds.scale

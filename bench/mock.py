@@ -1,4 +1,4 @@
-"""The upstream: ``python -m bench.mock PORT``.  One process, raw protocols, as little parsing as possible."""
+"""The upstream: ``python -m bench.mock PORT``. One process, raw protocols, as little parsing as possible."""
 
 import asyncio
 import sys

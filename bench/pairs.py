@@ -49,8 +49,8 @@ def compare(
 ) -> int:
     """Measure the proxies in turns and print the table; return the exit status.
 
-    ``proxies`` takes a folder and the port of the upstream.  The CPU of processes whose command line contains
-    ``uncounted`` does not count.  ``tools`` is what the requests to each declare, as JSON.
+    ``proxies`` takes a folder and the port of the upstream. The CPU of processes whose command line contains
+    ``uncounted`` does not count. ``tools`` is what the requests to each declare, as JSON.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
     parser.add_argument("--rounds", type=int, default=7, help="rounds of every row (7)")

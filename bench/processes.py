@@ -17,7 +17,7 @@ _HOLDERS: list[socket.socket] = []
 def free_port() -> int:
     """Return a port of the loopback that nobody else gets while this process runs.
 
-    A socket that does not listen holds it.  Linux then assigns the port to nobody who asks for any free port,
+    A socket that does not listen holds it. Linux then assigns the port to nobody who asks for any free port,
     but gives it to a server that asks for this very port with SO_REUSEADDR.
     """
     holder = socket.socket()

@@ -1,11 +1,11 @@
 """``python -m bench.programs``: what ten tasks cost with and without programs, on real MCP servers.
 
 The servers are ``mcp-server-git`` on a small repository and ``mcp-server-time``; ``TOOLRELAY_TEST_MCP`` names
-the folder in which they are installed.  Everything of the proxy is real.  The model is scripted: for each
+the folder in which they are installed. Everything of the proxy is real. The model is scripted: for each
 task it makes the calls that a good model would make, as few turns as possible and side by side where no call
-needs the result of another, or it writes one program that makes the same calls.  So turns and bytes say what
-programs can save at best, and not how often a model writes a right program.  A scripted model answers at
-once: the time is that of the proxy and the tools.  Tokens are counted as a quarter of the bytes that the
+needs the result of another, or it writes one program that makes the same calls. So turns and bytes say what
+programs can save at best, and not how often a model writes a right program. A scripted model answers at
+once: the time is that of the proxy and the tools. Tokens are counted as a quarter of the bytes that the
 model reads and writes.
 """
 

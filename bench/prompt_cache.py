@@ -1,9 +1,9 @@
 """``python -m bench.prompt_cache``: the share of a conversation that Anthropic's prompt cache serves.
 
-The upstream speaks Messages and counts as Anthropic's API does.  A request reads the longest prefix that an
-earlier request marked with a breakpoint, at most 20 blocks before one of its own.  It writes the rest up to
-its last breakpoint.  Four characters count as a token.  A Chat client, which cannot set breakpoints, has a
-conversation in which each answer takes one call of a server tool.  For comparison, a Messages client sets no
+The upstream speaks Messages and counts as Anthropic's API does. A request reads the longest prefix that an
+earlier request marked with a breakpoint, at most 20 blocks before one of its own. It writes the rest up to
+its last breakpoint. Four characters count as a token. A Chat client, which cannot set breakpoints, has a
+conversation in which each answer takes one call of a server tool. For comparison, a Messages client sets no
 breakpoints.
 
 Source: Anthropic's documentation, "Prompt caching".
@@ -52,7 +52,7 @@ def _blocks(body: dict[str, Any]) -> Iterator[tuple[str, bool]]:
 
 @dataclass
 class CachingUpstream:
-    """A Messages upstream with a prompt cache.  ``usages`` are the counts of each request, in order."""
+    """A Messages upstream with a prompt cache. ``usages`` are the counts of each request, in order."""
 
     usages: list[dict[str, int]] = field(default_factory=list)
     cached: set[bytes] = field(default_factory=set)

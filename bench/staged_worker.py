@@ -1,7 +1,7 @@
 """A worker whose stages are metered: ``python -m bench.staged_worker CONFIG METER FOLDER``.
 
-Every SIGUSR2 begins or ends a measurement.  Its end writes the file ``FOLDER/N``, JSON: pairs of a stage and
-what one piece of it took.  The pieces of the stage ``MARKS`` are what the marks themselves take.
+Every SIGUSR2 begins or ends a measurement. Its end writes the file ``FOLDER/N``, JSON: pairs of a stage and
+what one piece of it took. The pieces of the stage ``MARKS`` are what the marks themselves take.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ STAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 class Meter:
-    """Notes what the loop's thread spends between each two marks.  Subclasses read what was spent so far."""
+    """Notes what the loop's thread spends between each two marks. Subclasses read what was spent so far."""
 
     def __init__(self) -> None:
         self.on = False
@@ -206,7 +206,7 @@ def _metered(meter: Meter, stage: str, function: Callable[..., Any]) -> Callable
 
 
 def meter_stages(meter: Meter) -> None:
-    """Meter every function of :data:`STAGES`.  Raises AttributeError if one is no longer there."""
+    """Meter every function of :data:`STAGES`. Raises AttributeError if one is no longer there."""
     for stage, functions in STAGES.items():
         for place in functions:
             module, _, name = place.partition(":")

@@ -1,7 +1,7 @@
 """``python -m bench.stages``: what each stage of a request costs in one warm worker, as a table.
 
 The unit is instructions if valgrind is installed: callgrind counts them, so the figures hardly depend on the
-machine and its load.  Otherwise there are two tables: calls of functions, and microseconds of CPU.
+machine and its load. Otherwise there are two tables: calls of functions, and microseconds of CPU.
 """
 
 import argparse

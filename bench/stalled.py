@@ -1,8 +1,8 @@
 """``python -m bench.stalled [CLIENTS]``: the cost of a client that does not read, with and without tools.
 
-The upstream writes as fast as it can; the clients ask for a stream and read nothing.  The result is the
-growth of the proxy's processes, divided by the number of clients.  The system's own socket buffers are kept
-small, so that the result shows what the proxy itself holds.  ``--large`` leaves them unchanged.  Then they
+The upstream writes as fast as it can; the clients ask for a stream and read nothing. The result is the
+growth of the proxy's processes, divided by the number of clients. The system's own socket buffers are kept
+small, so that the result shows what the proxy itself holds. ``--large`` leaves them unchanged. Then they
 take in more of a stream, and that is text of the answer, which a run with tools keeps until the end of the
 turn.
 """

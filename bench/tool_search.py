@@ -1,9 +1,9 @@
 """``python -m bench.tool_search``: what tool search saves of the ``tools`` in the requests of a conversation.
 
 Made-up MCP servers have twenty tools each, with definitions of some 500 bytes, which is what those of the
-reference servers have.  The model searches twice, calls a tool after each search, and answers: five
-requests.  The table has the bytes of ``tools`` in all five, and what share of them is the beginning of the
-request before, which a provider's prompt cache has.  Four bytes are about a token.
+reference servers have. The model searches twice, calls a tool after each search, and answers: five
+requests. The table has the bytes of ``tools`` in all five, and what share of them is the beginning of the
+request before, which a provider's prompt cache has. Four bytes are about a token.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """``python -m bench.ui_open``: the cost of streams while two pages of the web UI watch the runs.
 
-Two proxies run side by side.  Two browsers have signed in at one of them, and each receives the live events
+Two proxies run side by side. Two browsers have signed in at one of them, and each receives the live events
 of the list of runs: one row for each run that begins or ends.
 """
 

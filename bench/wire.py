@@ -1,6 +1,6 @@
 """The conventions of the mock upstream and the load generator: names of models, and stamps.
 
-The name of a model says how to answer.  A stamp ``@123@`` is a time of the machine's monotonic clock in
+The name of a model says how to answer. A stamp ``@123@`` is a time of the machine's monotonic clock in
 nanoseconds, which all processes share.
 """
 
@@ -19,8 +19,8 @@ _STAMP = re.compile(rb"@([0-9]+)@")
 class Plan:
     """How to answer a request.
 
-    ``kind`` is ``json`` for one object.  It is ``burst`` or ``paced`` for a stream of ``count`` chunks, at
-    once or one every ``pause_ms``.  With ``tool`` or ``act``, one turn calls a tool with ``count`` bytes of
+    ``kind`` is ``json`` for one object. It is ``burst`` or ``paced`` for a stream of ``count`` chunks, at
+    once or one every ``pause_ms``. With ``tool`` or ``act``, one turn calls a tool with ``count`` bytes of
     arguments, and the next turn answers.
     """
 

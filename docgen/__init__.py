@@ -1,2 +1,2 @@
-"""The parts of the documentation that come from the code.  ``python -m docgen`` writes them; tests compare
+"""The parts of the documentation that come from the code. ``python -m docgen`` writes them; tests compare
 them."""

@@ -1,7 +1,7 @@
 """Draws the picture of the demo: runs the demo, asks it with its own Python program, and draws both outputs.
 
 The picture is an SVG file without scripts, fonts or addresses, so that every viewer of Markdown shows it.
-Its lines appear one after the other.  If the reader prefers no motion, all are visible at once.
+Its lines appear one after the other. If the reader prefers no motion, all are visible at once.
 """
 
 import html

@@ -1,11 +1,11 @@
 """Put this folder on the import path, so that every test finds the shared helpers beside this file.
 
-Property tests have no deadline, because a machine can be slow.  Proxies start quickly (``quick_starts.py``).
+Property tests have no deadline, because a machine can be slow. Proxies start quickly (``quick_starts.py``).
 
-A test ends the threads that it started.  A thread that goes on uses the time of the next test, and can use
+A test ends the threads that it started. A thread that goes on uses the time of the next test, and can use
 random numbers that Hypothesis counts on.
 
-The product runs on uvloop where that is available.  A module whose tests depend on how a loop treats
+The product runs on uvloop where that is available. A module whose tests depend on how a loop treats
 sockets says ``pytestmark = pytest.mark.both_loops`` and runs on asyncio's loop and on uvloop.
 """
 
@@ -27,7 +27,7 @@ from waiting import PATIENCE_S
 
 __all__ = ["quick_starts", "strict_providers"]
 
-# Modules and tests live to the end, so while they are read a collection finds nothing.  This takes a fifth of
+# Modules and tests live to the end, so while they are read a collection finds nothing. This takes a fifth of
 # that time in each of pytest's processes.
 gc.disable()
 

@@ -1,7 +1,7 @@
 """The number of calls on the hot path has a bound; the tests count calls and never measure time.
 
 A call is one of Python's own functions entered, or one built in C called, from the proxy's code or
-from aiohttp's.  The peers are plain sockets and wait for each other, so that every chunk is one read and
+from aiohttp's. The peers are plain sockets and wait for each other, so that every chunk is one read and
 one write, and the count is the same on every machine.
 """
 
@@ -15,7 +15,7 @@ from call_count import CALLS_PER_CALLBACK_OF_A_BURST, Count, Spent
 from running_proxy import Proxy
 from stepping import CHAT, END, EVENT, RESPONSES, Steps, Talk, stepping
 
-# The bounds: what was measured, and a tenth more for other versions of Python and aiohttp.  A change that
+# The bounds: what was measured, and a tenth more for other versions of Python and aiohttp. A change that
 # lowers a figure lowers its bound; a change that raises a figure says why in its commit.
 # ``find`` is a call and ``in`` is none, but for bytes ``in`` takes 1,900 instructions more: it first tries to
 # use them as a number, and formats the error.
@@ -65,7 +65,7 @@ async def one_stream(
 ) -> int:
     """Count the calls for a stream of so many chunks, each sent when the one before has arrived.
 
-    A chunk is ``at_once`` events.  With ``trace`` the request has a header with that value.
+    A chunk is ``at_once`` events. With ``trace`` the request has a header with that value.
     """
     headers = {"traceparent": trace} if trace else {}
     ask = {"model": "m", "stream": True, **talk.ask}

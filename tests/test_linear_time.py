@@ -1,6 +1,6 @@
 """Untrusted text takes time and memory in proportion to its size.
 
-Each input here took minutes, or hundreds of megabytes, before.  No test measures time: one that hangs shows
+Each input here took minutes, or hundreds of megabytes, before. No test measures time: one that hangs shows
 the fault.
 """
 

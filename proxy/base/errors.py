@@ -225,7 +225,7 @@ class ToolFailure(ToolRelayError):
     """A refusal or failure that a tool raises, with a message that is safe for the model to read.
 
     Any other exception becomes ``execution_failed``, with a message that says nothing about the cause.
-    ``transient`` says that the same call may succeed a moment later.  ``untrusted`` has the sources of
+    ``transient`` says that the same call may succeed a moment later. ``untrusted`` has the sources of
     untrusted text in the message, empty for none.
     """
 

@@ -79,7 +79,7 @@ def aborted(word: str) -> dict[str, Any]:
 class FinishWords(Struct, frozen=True):
     """The words that one dialect writes.
 
-    ``words`` has one for each reason but ``ERROR``, after which the client gets an error.  ``others`` are
+    ``words`` has one for each reason but ``ERROR``, after which the client gets an error. ``others`` are
     more words of the dialect, which a stream of the proxy's own repeats.
     """
 
@@ -89,7 +89,7 @@ class FinishWords(Struct, frozen=True):
     def write(self, reason: FinishReason | None, said: str | None = None) -> str:
         """Return the word for a reason; with ``None``, and if it means the same, the upstream's own.
 
-        ``said`` is the upstream's own word.  A word that the dialect does not have is never written.
+        ``said`` is the upstream's own word. A word that the dialect does not have is never written.
         """
         meant = read_finish(said) if said else FinishReason.STOP
         if said in self.others and reason in (None, meant):
@@ -98,13 +98,13 @@ class FinishWords(Struct, frozen=True):
 
 
 SEARCH_TOOLS: Final = "core__search_tools"
-"""The tool that finds tools.  The proxy offers it itself, so no setting of the policy has to allow it."""
+"""The tool that finds tools. The proxy offers it itself, so no setting of the policy has to allow it."""
 
 RUN_PROGRAM: Final = "core__run_program"
-"""The tool that runs programs.  The proxy offers it itself, too."""
+"""The tool that runs programs. The proxy offers it itself, too."""
 
 PROXY_TOOLS: Final[Mapping[str, str]] = {SEARCH_TOOLS: "tools.search", RUN_PROGRAM: "tools.programs"}
-"""The tools that the proxy offers by itself, with the setting of each.  They reach nothing but what the
+"""The tools that the proxy offers by itself, with the setting of each. They reach nothing but what the
 request offers."""
 
 
@@ -112,12 +112,12 @@ MIDDLE_LEFT_OUT: Final = "\n[toolrelay: the result was "
 """The beginning of the line in a result that is too large, where its middle was left out."""
 
 GENERATE_IMAGE: Final = "images__generate"
-"""The tool that makes images.  It is offered only to clients that see them, or by its name."""
+"""The tool that makes images. It is offered only to clients that see them, or by its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolDefinition:
-    """A server tool as a model sees it.  ``parameters`` is a JSON Schema of type object.
+    """A server tool as a model sees it. ``parameters`` is a JSON Schema of type object.
 
     ``written`` caches its serialized forms for upstreams, by form, so that each wire writes it once.
     """
@@ -132,7 +132,7 @@ class ToolDefinition:
 class ToolDefinitions(tuple[ToolDefinition, ...]):
     """Server tools as a model sees them, in the order of their names; others may follow in any order.
 
-    ``names`` are their names.  ``written`` caches them serialized and joined, by form: most requests are
+    ``names`` are their names. ``written`` caches them serialized and joined, by form: most requests are
     offered the same tools.
     """
 
@@ -175,10 +175,10 @@ class ToolDefinitions(tuple[ToolDefinition, ...]):
 class ToolCall:
     """One assembled call of one turn.
 
-    ``call_id`` is the upstream's own id, repaired only if it was blank or repeated (rule W8).  ``arguments``
-    is the raw JSON text that the model produced, not yet parsed.  ``index`` is the position among the turn's
-    calls, dense from 0.  ``item_id`` is the Responses item id, if any.  ``legacy`` marks a Chat
-    ``function_call``, whose result refers to no id.  ``native`` is the call as the upstream sent it.  It is
+    ``call_id`` is the upstream's own id, repaired only if it was blank or repeated (rule W8). ``arguments``
+    is the raw JSON text that the model produced, not yet parsed. ``index`` is the position among the turn's
+    calls, dense from 0. ``item_id`` is the Responses item id, if any. ``legacy`` marks a Chat
+    ``function_call``, whose result refers to no id. ``native`` is the call as the upstream sent it. It is
     for the record alone; no decision depends on it.
     """
 
@@ -200,7 +200,7 @@ class ResultImage:
     """An image of a tool's result, checked and within its limits.
 
     ``url`` is a ``data:`` URL in base64 with ``size`` bytes of ``media_type``, or an ``https:`` address that
-    the host of the model fetches.  For an address ``size`` is 0 and ``media_type`` may be empty.
+    the host of the model fetches. For an address ``size`` is 0 and ``media_type`` may be empty.
     """
 
     url: str = field(repr=False)
@@ -241,15 +241,15 @@ class SourceImages(Struct, frozen=True):
 
 ImageSource = Callable[[int], Awaitable[SourceImages]]
 """Returns the newest images of the conversation, as many as are asked for; with 0 those of the newest message
-or result that has any.  Raises :class:`~proxy.base.errors.ToolFailure` for images that cannot be used."""
+or result that has any. Raises :class:`~proxy.base.errors.ToolFailure` for images that cannot be used."""
 
 
 @value_class
 class ToolProgress:
     """The progress of a call: ``done`` of ``total``, which is ``None`` if nobody knows it.
 
-    ``message`` is the tool's own text about it.  It may come from an outside source, so only readers of the
-    result may see it.  ``inner`` is a call that the tool, an agent, made itself.  ``image`` is the image so
+    ``message`` is the tool's own text about it. It may come from an outside source, so only readers of the
+    result may see it. ``inner`` is a call that the tool, an agent, made itself. ``image`` is the image so
     far, and ``facts`` are its ``size``, ``quality``, ``background`` and ``output_format`` if they are known.
     """
 
@@ -265,10 +265,10 @@ class ToolResult(Struct, frozen=True):
     """The result of a call.
 
     ``content`` is the text for the model: the tool's full output, or for a failure the JSON object ``{"ok":
-    false, "error_code": …, "message": …}``.  ``images`` belong to it; a wire that cannot carry them writes a
-    note in their place.  ``redacted`` is what everyone but the model may see.  ``milliseconds`` is the
-    duration of the call, 0 if nothing ran.  ``cost`` is in billionths of the currency of the prices, 0 if the
-    tool has no price or did not run.  ``awaits_approval`` says that the call is not complete: it
+    false, "error_code": …, "message": …}``. ``images`` belong to it; a wire that cannot carry them writes a
+    note in their place. ``redacted`` is what everyone but the model may see. ``milliseconds`` is the
+    duration of the call, 0 if nothing ran. ``cost`` is in billionths of the currency of the prices, 0 if the
+    tool has no price or did not run. ``awaits_approval`` says that the call is not complete: it
     continues after a person has decided about calls that it made itself.
     """
 
@@ -306,10 +306,10 @@ class InnerCall(Struct, frozen=True):
 
 
 class Usage(Struct, frozen=True):
-    """The tokens of one turn.  ``native`` is the upstream's own usage object with all its fields.
+    """The tokens of one turn. ``native`` is the upstream's own usage object with all its fields.
 
     ``cached_tokens`` are those of ``input_tokens`` that the upstream had cached, ``cache_write_tokens`` those
-    that it wrote to its cache.  ``reasoning_tokens`` are those of ``output_tokens`` that the model spent on
+    that it wrote to its cache. ``reasoning_tokens`` are those of ``output_tokens`` that the model spent on
     reasoning.
     """
 
@@ -354,11 +354,11 @@ class RefusalDelta(Struct, frozen=True):
 
 @value_class
 class CitationAdded:
-    """A source of the answer's text.  It comes after the text that it belongs to.
+    """A source of the answer's text. It comes after the text that it belongs to.
 
     ``start`` and ``end`` delimit that text, in characters of the turn's whole text: all of its
-    :class:`TextDelta` joined.  ``end`` is not greater than ``start`` if the upstream does not give the
-    range.  ``url`` is the address of the source, empty if only the upstream's dialect has a form for it.
+    :class:`TextDelta` joined. ``end`` is not greater than ``start`` if the upstream does not give the
+    range. ``url`` is the address of the source, empty if only the upstream's dialect has a form for it.
     ``cited`` is text of the source itself.
     """
 
@@ -370,7 +370,7 @@ class CitationAdded:
 
 
 class ToolCallStarted(Struct, frozen=True):
-    """A call whose name is certain.  ``seq`` is its place in the turn, dense from 0."""
+    """A call whose name is certain. ``seq`` is its place in the turn, dense from 0."""
 
     seq: int
     call_id: str
@@ -379,7 +379,7 @@ class ToolCallStarted(Struct, frozen=True):
 
 
 class ToolCallDelta(Struct, frozen=True):
-    """A piece of a call's arguments.  Sent only after its :class:`ToolCallStarted`."""
+    """A piece of a call's arguments. Sent only after its :class:`ToolCallStarted`."""
 
     seq: int
     arguments: str
@@ -387,27 +387,27 @@ class ToolCallDelta(Struct, frozen=True):
 
 
 class ToolCallFinished(Struct, frozen=True):
-    """A call is complete.  ``call.arguments`` are its final arguments."""
+    """A call is complete. ``call.arguments`` are its final arguments."""
 
     seq: int
     call: ToolCall
 
 
 class UsageReported(Struct, frozen=True):
-    """The tokens so far in this turn.  Only the last report of a turn counts."""
+    """The tokens so far in this turn. Only the last report of a turn counts."""
 
     usage: Usage
 
 
 class TurnFinished(Struct, frozen=True):
-    """The model gave its reason to stop.  ``word`` is the upstream's own word for ``ERROR``, else empty."""
+    """The model gave its reason to stop. ``word`` is the upstream's own word for ``ERROR``, else empty."""
 
     reason: FinishReason
     word: str = ""
 
 
 class TurnFailed(Struct, frozen=True):
-    """The upstream reported an error inside its response.  ``error`` is its error object."""
+    """The upstream reported an error inside its response. ``error`` is its error object."""
 
     error: Mapping[str, Any]
 
@@ -446,10 +446,10 @@ _FINISHED: Final = {word: TurnFinished(reason) for word, reason in _WORDS.items(
 class Frame(Struct, frozen=True):
     """One wire message: its exact bytes, its decoded payload, and the events that it means.
 
-    ``payload`` is ``None`` for a comment, an end mark, or data that is not a JSON object.  ``undecided``
-    counts the tool calls that have begun but whose owner is not certain yet.  ``count`` is the number of
-    messages whose events the frame reports.  The proxy may send messages that differ only in their text
-    before it reports their events.  Then a frame with count 0 has the bytes, and a later one has no bytes,
+    ``payload`` is ``None`` for a comment, an end mark, or data that is not a JSON object. ``undecided``
+    counts the tool calls that have begun but whose owner is not certain yet. ``count`` is the number of
+    messages whose events the frame reports. The proxy may send messages that differ only in their text
+    before it reports their events. Then a frame with count 0 has the bytes, and a later one has no bytes,
     their count, and a payload in which their texts are joined.
     """
 

@@ -1,6 +1,6 @@
 """Reads integers of any size without rounding them.
 
-orjson reads an integer that does not fit into 64 bits as a float.  Such integers are real: amounts of tokens
+orjson reads an integer that does not fit into 64 bits as a float. Such integers are real: amounts of tokens
 with 18 decimals, ids of some databases.
 """
 

@@ -1,7 +1,7 @@
 """Count the values in a JSON text before it is parsed.
 
 A parser makes an object of 50 to 200 bytes for each value, in about 50 ns, and lets nothing else run
-meanwhile.  So the cost of a text depends on its values, not on its bytes.  One long string is cheap; a list
+meanwhile. So the cost of a text depends on its values, not on its bytes. One long string is cheap; a list
 of empty objects takes thirty times its own size in memory.
 """
 
@@ -10,8 +10,8 @@ from typing import Final
 from proxy.json.in_thread import LARGE_BYTES
 
 MOST_READ_VALUES: Final = 600_000
-"""The most values that the proxy reads in one event or reply of an upstream.  A long answer with the twenty
-likeliest alternatives for each token has half a million.  To free as many takes 20 ms of the event loop."""
+"""The most values that the proxy reads in one event or reply of an upstream. A long answer with the twenty
+likeliest alternatives for each token has half a million. To free as many takes 20 ms of the event loop."""
 
 SMALL_BYTES: Final = 64 * 1024
 """A text of at most this size is parsed on the event loop, whatever it holds."""
@@ -31,13 +31,13 @@ def is_large(raw: bytes | bytearray) -> bool:
 def count_values(data: bytes | bytearray, limit: int) -> int:
     """Return how many values ``data`` may hold, counting containers and their contents.
 
-    Keys do not count.  An empty container counts as two, because it takes the memory of several numbers.  If
+    Keys do not count. An empty container counts as two, because it takes the memory of several numbers. If
     the text holds at most ``limit`` values, the result is at most ``limit``, but it may be too high.
-    Otherwise it is any larger number.  This serves callers that only compare, and costs them no more.  Text
+    Otherwise it is any larger number. This serves callers that only compare, and costs them no more. Text
     that is not JSON is counted as what a parser might make of it before it notices.
 
-    Every value but the first follows a comma or an opening bracket.  So these are counted first, wherever
-    they are.  Only if there are too many of them, the strings are cut out.
+    Every value but the first follows a comma or an opening bracket. So these are counted first, wherever
+    they are. Only if there are too many of them, the strings are cut out.
     """
     if len(data) <= limit:
         return len(data)
@@ -54,7 +54,7 @@ def count_values(data: bytes | bytearray, limit: int) -> int:
 def _count_outside_strings(data: bytes | bytearray, limit: int) -> int:
     """Count again without the marks inside strings, which takes a few times as long.
 
-    The work is done in windows, so that it ends early and takes little memory.  A window never ends between
+    The work is done in windows, so that it ends early and takes little memory. A window never ends between
     a backslash and the character that it escapes.
     """
     count, quotes, start, size = 1, 0, 0, len(data)
@@ -72,8 +72,8 @@ def _count_outside_strings(data: bytes | bytearray, limit: int) -> int:
         quotes += len(pieces) - 1
         for mark in _OPENERS_AND_COMMAS:
             count += outside.count(mark)
-        # A value has at most one string of its own and one for its key, and a string has two quotes.  So a
-        # text with more quotes has too many values, or is malformed.  Without this check it could take
+        # A value has at most one string of its own and one for its key, and a string has two quotes. So a
+        # text with more quotes has too many values, or is malformed. Without this check it could take
         # seconds.
         if count > limit or quotes > 4 * limit:
             return limit + 1

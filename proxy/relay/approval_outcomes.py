@@ -36,12 +36,12 @@ class ApprovalOutcomes:
     """The outcomes of the approvals that a request's held turns wait for.
 
     ``results`` fill the holes of the turns, by what these wait for: with a text for the model, or with
-    another hole if an agent continued and asks again.  ``waiting`` are the undecided approvals: no model is
-    asked before they are decided.  ``asked`` are those of them that agents asked for just now; the client
-    does not know them yet.  ``ran`` are the approvals whose calls ran for this request, with their results.
-    ``untrusted`` has the sources of untrusted results among these.  ``purse`` counts what agents used
-    meanwhile; it is ``None`` if there was nothing to decide.  ``asked_in`` are the runs of this conversation
-    that asked for approvals.  ``programs`` are the outcomes of programs.
+    another hole if an agent continued and asks again. ``waiting`` are the undecided approvals: no model is
+    asked before they are decided. ``asked`` are those of them that agents asked for just now; the client
+    does not know them yet. ``ran`` are the approvals whose calls ran for this request, with their results.
+    ``untrusted`` has the sources of untrusted results among these. ``purse`` counts what agents used
+    meanwhile; it is ``None`` if there was nothing to decide. ``asked_in`` are the runs of this conversation
+    that asked for approvals. ``programs`` are the outcomes of programs.
     """
 
     results: dict[str, str | Hole] = field(default_factory=dict)
@@ -92,7 +92,7 @@ NOTHING_SETTLED: Final = ApprovalOutcomes()
 
 class Waited(Struct):
     """The calls that have waited for a request: what it brings for ``programs``, and the outcomes of
-    ``approvals`` from the plans so far.  ``purse`` counts what agents have used whose calls were approved; it
+    ``approvals`` from the plans so far. ``purse`` counts what agents have used whose calls were approved; it
     is ``None`` if there was nothing to decide."""
 
     programs: ProgramResults = NO_PROGRAM_RESULTS

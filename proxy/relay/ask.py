@@ -42,7 +42,7 @@ class UpstreamPermissions(Protocol):
 class Identity(Struct, frozen=True):
     """The caller, and the ids of the request and of its run.
 
-    ``caller`` is the caller's name in the record, and ``key`` the client key of the request.  ``is_person``
+    ``caller`` is the caller's name in the record, and ``key`` the client key of the request. ``is_person``
     says that the caller is one person, whatever the body says.
     """
 
@@ -66,7 +66,7 @@ class Detached(Struct, frozen=True):
     ``response_id`` and ``asked_at``, in seconds since the epoch, are the id and the time of its response,
     in place of those that the upstream gives it.
     ``takes_over`` is the id of the run whose response this run finishes instead; empty for none.
-    ``before_end`` is awaited before any part of the answer is stored.  It raises
+    ``before_end`` is awaited before any part of the answer is stored. It raises
     :class:`~proxy.base.errors.NotOnRecord` if this run has no right to end the response.
     """
 
@@ -80,9 +80,9 @@ class Detached(Struct, frozen=True):
 class RequestOptions(Struct, frozen=True):
     """The options of a request for the proxy itself, with their defaults.
 
-    ``wanted`` are the chosen tools, ``None`` if it chose none.  ``history`` says whether the proxy looks up
-    and remembers answers.  ``attempt`` says whether the request repeats another one.  ``asks_by_call`` says
-    that the client declared the function through which the proxy asks for approvals.  ``detached`` is set if
+    ``wanted`` are the chosen tools, ``None`` if it chose none. ``history`` says whether the proxy looks up
+    and remembers answers. ``attempt`` says whether the request repeats another one. ``asks_by_call`` says
+    that the client declared the function through which the proxy asks for approvals. ``detached`` is set if
     no client waits for the answer.
     """
 
@@ -95,7 +95,7 @@ class RequestOptions(Struct, frozen=True):
 
 
 class Access(Struct, frozen=True):
-    """What the caller may use.  ``routes`` are the upstreams that may answer, in order.
+    """What the caller may use. ``routes`` are the upstreams that may answer, in order.
 
     ``meter`` counts what the request uses; ``None`` if nothing is limited.
     """

@@ -63,12 +63,12 @@ class ClientStream(Protocol):
         """Send bytes now.
 
         Return what the caller must await before it sends more, because the client does not read fast enough;
-        ``None`` if it does.  With ``last`` the bytes are held until :meth:`finish` or :meth:`flush`, and
-        leave in one write with the end of the response.  Raise ``ConnectionError`` if the client has gone.
+        ``None`` if it does. With ``last`` the bytes are held until :meth:`finish` or :meth:`flush`, and
+        leave in one write with the end of the response. Raise ``ConnectionError`` if the client has gone.
         """
 
     async def write(self, data: bytes) -> None:
-        """Send bytes now, and wait while the client does not read.  Raise ``ConnectionError`` if it has
+        """Send bytes now, and wait while the client does not read. Raise ``ConnectionError`` if it has
         gone."""
 
     def before_finish(self) -> Awaitable[None] | None:
@@ -78,14 +78,14 @@ class ClientStream(Protocol):
         """
 
     def finish(self) -> None:
-        """End the response properly.  Raise ``ConnectionError`` if the client has gone."""
+        """End the response properly. Raise ``ConnectionError`` if the client has gone."""
 
     def abort(self) -> None:
         """Close the connection in a way that shows the client that the response is incomplete."""
 
 
 class NoClientStream:
-    """A :class:`ClientStream` that no client receives.  It drops everything, unless a subclass keeps it."""
+    """A :class:`ClientStream` that no client receives. It drops everything, unless a subclass keeps it."""
 
     started = False
     stopped_by_server = False
@@ -127,7 +127,7 @@ class NoClientStream:
 
 
 class RunSettings(Struct, frozen=True):
-    """Budgets and other settings of a run; 0 tokens or cost (in billionths) means no limit.  Times are
+    """Budgets and other settings of a run; 0 tokens or cost (in billionths) means no limit. Times are
     seconds.
 
     ``budgets`` is the section that set the budgets, and ``calls_setting`` the setting that set

@@ -14,7 +14,7 @@ _DIALECT_PREFIXES: Final = ("anthropic-", "openai-", "x-claude-code-", "x-rateli
 def forwardable(headers: Headers, *, identity: bool) -> HeaderSection:
     """Return the client's headers from which the upstream forwards those that it lists.
 
-    ``Content-Length`` is left out, because the code that streams a body sets it.  With ``identity``,
+    ``Content-Length`` is left out, because the code that streams a body sets it. With ``identity``,
     ``Accept-Encoding`` is left out too, because the proxy must read the response.
     """
     section = headers if isinstance(headers, HeaderSection) else HeaderSection.of(headers)

@@ -76,7 +76,7 @@ def pause_of(programs: ProgramResults, request: ClientRequest) -> ClientPause | 
 def brings(programs: ProgramResults, request: ClientRequest, turn: AgentTurn) -> bool:
     """Return whether a request brings what a program waits for.
 
-    A request that is sent again brings what the program has read already.  Raise
+    A request that is sent again brings what the program has read already. Raise
     :class:`~proxy.base.errors.RequestError` for a container of another program.
     """
     if not programs.results.keys() >= set(turn.client_calls):
@@ -87,7 +87,7 @@ def brings(programs: ProgramResults, request: ClientRequest, turn: AgentTurn) ->
 
 
 def with_hosted(ask: Ask, route: Route, request: ClientRequest, rules: OfferRules) -> ClientRequest:
-    """See :func:`served_by_tools`.  Also raise for a container of programs that is not the caller's."""
+    """See :func:`served_by_tools`. Also raise for a container of programs that is not the caller's."""
     served = served_by_tools(ask.wire, ask.body.payload, ask.access.permissions, route, request, rules)
     if any(tool.programs is not None for tool, _ in served.chosen.hosted):
         ask.wire.check_container(ask.body.payload, ask.identity.caller, needed=False)
@@ -104,7 +104,7 @@ def served_by_tools(
 ) -> ClientRequest:
     """Return the request in which server tools run the provider's tools that the upstream does not run.
 
-    What nobody serves, or only a tool that the caller may not use, stays as the client declared it.  Raise
+    What nobody serves, or only a tool that the caller may not use, stays as the client declared it. Raise
     :class:`~proxy.base.errors.RequestError` for a declaration that cannot be read, or not be served so.
     """
     if not rules.hosted or not (declared := wire.hosted_tools(payload)):

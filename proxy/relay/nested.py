@@ -17,9 +17,9 @@ from proxy.tools.running.ledger import RunLedger
 class Purse:
     """What the agents that one turn of a run called may use together: the rest of the run's budgets.
 
-    ``turns`` and ``calls`` are the turns and calls that are left.  ``tokens`` and ``cost`` (in billionths)
-    are what is left of them, ``None`` for no limit.  ``seconds_left`` returns the rest of the run's time.
-    The ``used_…`` attributes count what the agents took.  All of this happens on one event loop, so no two
+    ``turns`` and ``calls`` are the turns and calls that are left. ``tokens`` and ``cost`` (in billionths)
+    are what is left of them, ``None`` for no limit. ``seconds_left`` returns the rest of the run's time.
+    The ``used_…`` attributes count what the agents took. All of this happens on one event loop, so no two
     agents take the same turn.
     """
 
@@ -121,9 +121,9 @@ class RunEnd(Struct, frozen=True):
     """The outcome of a run.
 
     ``text`` is what the model wrote in its last turn, complete or not; ``finish_reason`` is the upstream's.
-    ``spent`` is the setting whose budget was used up, empty for none.  ``untrusted`` has the
-    sources of the untrusted results that the model has read.  ``last`` says that the last turn had no tools,
-    because no other turn was left.  ``used`` is what the run has used of its budgets.  ``asked`` are the
+    ``spent`` is the setting whose budget was used up, empty for none. ``untrusted`` has the
+    sources of the untrusted results that the model has read. ``last`` says that the last turn had no tools,
+    because no other turn was left. ``used`` is what the run has used of its budgets. ``asked`` are the
     approvals that its last turn waits for.
     """
 
@@ -158,7 +158,7 @@ class RunWatch:
             self._tell(ToolProgress(self._done, inner=InnerCall(call, arguments)))
 
     def call_finished(self, call: ToolCall, result: ToolResult) -> None:
-        """Report the outcome of a call.  A refused call was never reported as started, so report that
+        """Report the outcome of a call. A refused call was never reported as started, so report that
         first."""
         if call.call_id not in self._started:
             self.call_started(call, result.arguments_redacted)
@@ -174,9 +174,9 @@ class RunWatch:
 class AgentAsking(Struct, frozen=True):
     """How an agent's run takes part in approvals.
 
-    ``can_ask`` says that the client of the calling run can be asked about the agent's calls.  ``asked_in``
-    are the runs of that conversation that have asked.  With ``continues`` the agent continues from a held
-    turn.  Without ``keeps`` that client asked to store nothing.
+    ``can_ask`` says that the client of the calling run can be asked about the agent's calls. ``asked_in``
+    are the runs of that conversation that have asked. With ``continues`` the agent continues from a held
+    turn. Without ``keeps`` that client asked to store nothing.
     """
 
     can_ask: bool = False
@@ -188,9 +188,9 @@ class AgentAsking(Struct, frozen=True):
 class Nested(Struct, frozen=True):
     """Links an agent's run to the call that it serves.
 
-    ``agent`` is its definition.  ``parent_run`` is the id of the run that called it, and ``parent_call`` the
-    id of the execution of its tool.  ``settings`` are its own budgets.  It takes what it uses from ``purse``.
-    Its effects are in ``ledger``, together with those of the calling run.  ``asking`` says how it takes part
+    ``agent`` is its definition. ``parent_run`` is the id of the run that called it, and ``parent_call`` the
+    id of the execution of its tool. ``settings`` are its own budgets. It takes what it uses from ``purse``.
+    Its effects are in ``ledger``, together with those of the calling run. ``asking`` says how it takes part
     in approvals.
     """
 

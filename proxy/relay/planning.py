@@ -71,9 +71,9 @@ from proxy.wires.wire import Wire
 class Planning(Struct):
     """The state of a request that is planned for one upstream after the other.
 
-    ``repeat_key`` and ``ledger`` are those of its job.  ``pinned`` says that the upstream that has its
-    conversation was already looked for.  ``with_tools`` are the items that have brought tools to the response
-    that the request continues.  ``waited`` is about the calls that have waited for this request.
+    ``repeat_key`` and ``ledger`` are those of its job. ``pinned`` says that the upstream that has its
+    conversation was already looked for. ``with_tools`` are the items that have brought tools to the response
+    that the request continues. ``waited`` is about the calls that have waited for this request.
     """
 
     ask: Ask
@@ -99,7 +99,7 @@ class Plan(Struct, frozen=True):
 class PlanSettings(Struct, frozen=True):
     """The operator's settings for requests in which tools may take part.
 
-    ``keep_requests`` says whether the record keeps the bodies of requests.  ``people_in_bodies`` says
+    ``keep_requests`` says whether the record keeps the bodies of requests. ``people_in_bodies`` says
     whether the fields in which a dialect names an end user identify the person who asks.
     """
 
@@ -143,7 +143,7 @@ class Planner:
         parents: Parents | None = None,
         budgets: RunSettings | None = None,
     ) -> None:
-        """``wires`` are the wires in which upstreams are asked, by name.  ``parents`` holds the approved
+        """``wires`` are the wires in which upstreams are asked, by name. ``parents`` holds the approved
         calls of agents while they run; ``budgets`` limit them.
         """
         self._wires = wires
@@ -229,7 +229,7 @@ class Planner:
     async def next(self, planning: Planning) -> Plan:
         """Return the plan for the upstream that is asked next.
 
-        Raise :class:`RequestError`.  If the upstream is asked only because another one failed,
+        Raise :class:`RequestError`. If the upstream is asked only because another one failed,
         and its dialect cannot express the request, raise the failure of the other one.
         """
         return await self._next(planning, in_run=False)
@@ -251,7 +251,7 @@ class Planner:
             raise failure from error
 
     async def _plan(self, planning: Planning, route: Route, *, in_run: bool) -> Plan:
-        """Return the plan for an upstream.  It has no job if the request passes through, unless
+        """Return the plan for an upstream. It has no job if the request passes through, unless
         ``in_run``."""
         joined, planning.waited.programs = without_program_turns(planning.ask)
         ask, read_before = await self._with_items(joined, route)
@@ -350,7 +350,7 @@ class Planner:
         """Replace references to items of the proxy's responses by the items, if the upstream cannot know
         them.
 
-        Also return the sources whose untrusted results the model had read by then, empty for none.  Raise
+        Also return the sources whose untrusted results the model had read by then, empty for none. Raise
         :class:`~proxy.base.errors.RequestError` for an item that the proxy does not know.
         """
         wire, is_own = ask.wire, not route.wire and route.served.text_calls is None

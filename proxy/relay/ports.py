@@ -21,7 +21,7 @@ from proxy.wires.wire import Wire
 def text_call_rules(route: Route, request: ClientRequest, offer: Offer) -> TextCallRules | None:
     """Return how the model's text is searched for calls in this request; ``None`` if it is not.
 
-    A model whose prompt describes tools also gets the earlier calls of the conversation as text.  The text
+    A model whose prompt describes tools also gets the earlier calls of the conversation as text. The text
     of one that writes in channels is split without any tools, too.
     """
     text_calls = route.served.text_calls
@@ -40,7 +40,7 @@ def port_of(
 ) -> UpstreamPort:
     """Return the port for asking an upstream: the client's own ``wire`` if nothing has to change.
 
-    ``wires`` are the wires in which upstreams are asked, by name.  ``rules`` say how the model's text is
+    ``wires`` are the wires in which upstreams are asked, by name. ``rules`` say how the model's text is
     searched for calls.
     """
     if not route.wire and rules is None:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:  # The approvals import the memory.
 
 
 class RunMemory(Struct, frozen=True):
-    """The memory of earlier requests that planning and running share.  The process has one instance.
+    """The memory of earlier requests that planning and running share. The process has one instance.
 
-    ``history`` holds hidden turns, and ``items`` finds items by their ids.  ``threads`` knows which
-    conversations contain untrusted results, and ``refusals`` what models refuse.  ``idempotency`` knows the
-    effects that a repeat must not cause again.  ``commits`` waits for the record before a client continues.
+    ``history`` holds hidden turns, and ``items`` finds items by their ids. ``threads`` knows which
+    conversations contain untrusted results, and ``refusals`` what models refuse. ``idempotency`` knows the
+    effects that a repeat must not cause again. ``commits`` waits for the record before a client continues.
     ``approvals`` asks for approvals and runs approved calls.
     """
 

@@ -33,9 +33,9 @@ def as_functions(
 ) -> AsFunctions | None:
     """Return a request of the client's ``wire`` as the upstream of a route is asked; ``None`` for unchanged.
 
-    With ``mixes`` the model may call server tools in the same turn.  If the catalog of ``selection`` has the
-    tool that finds tools, it runs the search that a client declares.  ``earlier`` are the items that brought
-    tools to the response that the request continues (:meth:`.Wire.items_with_tools`).  Raise
+    With ``mixes`` the model may call server tools in the same turn. If the catalog of ``selection`` has the
+    tool that finds tools, it runs the search that a client declares. ``earlier`` are the items that brought
+    tools to the response that the request continues (:meth:`.Wire.items_with_tools`). Raise
     :class:`~proxy.base.errors.RequestError` for a declaration that cannot be read.
     """
     native = route.served.native

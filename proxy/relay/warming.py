@@ -1,6 +1,6 @@
 """Answer a request that only prepares: a WebSocket client sends what it has before its user's turn.
 
-Source: OpenAI's guide "WebSocket mode", ``generate: false``.  The model is not asked.  The client gets a
+Source: OpenAI's guide "WebSocket mode", ``generate: false``. The model is not asked. The client gets a
 response without output, and continues from its id.
 """
 
@@ -19,7 +19,7 @@ async def warm_up(ask: Ask, local: LocalResponses, history: History, client: Cli
     """Answer with a response that has no output, and keep its input in ``local``.
 
     Raise :class:`~proxy.base.errors.RequestError` if the request continues a response that the proxy does not
-    know, or if its dialect's responses have no ids.  Raise :class:`StoreError` if the record
+    know, or if its dialect's responses have no ids. Raise :class:`StoreError` if the record
     cannot be read.
     """
     wire, sent = ask.wire, ask.body.payload

@@ -37,7 +37,7 @@ def core_provider(
     """Build ``core__calculate``, ``core__get_current_time``, ``core__get_weather``, ``core__read_result``.
 
     The runner keeps results that are too large in ``paged_results``; without it there is no
-    ``core__read_result``.  Without ``searches`` there is no ``core__search_tools``; ``run_program`` is the
+    ``core__read_result``. Without ``searches`` there is no ``core__search_tools``; ``run_program`` is the
     tool that runs programs (:func:`~proxy.toolbox.run_program.run_program_tool`), if there is one.
     ``http`` makes the client for a tool's own hosts: ``EgressPool(...).client`` or
     ``RecordedHttpClient(...).client``.

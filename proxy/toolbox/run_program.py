@@ -18,7 +18,7 @@ MOST_CODE: Final = 20_000
 def run_program_tool(programs: Programs, timeout_s: float) -> Callable[..., Any]:
     """Build the tool; raise :class:`~proxy.base.errors.ConfigError` if the engine is not installed.
 
-    The tool itself only computes.  Each call that a program makes is a call of its own, with its own effect.
+    The tool itself only computes. Each call that a program makes is a call of its own, with its own effect.
     """
     check_installed()
 

@@ -301,8 +301,8 @@ class ShownServer(Struct, frozen=True):
 class ShownTools(Struct, frozen=True):
     """What the client sees of the tools that it chose in its request.
 
-    ``reports_calls`` says that it chose at least one; usage then reports how many calls ran.  ``hosted`` are
-    the provider's tools that server tools run, by the names that models use.  ``forms`` show the calls of
+    ``reports_calls`` says that it chose at least one; usage then reports how many calls ran. ``hosted`` are
+    the provider's tools that server tools run, by the names that models use. ``forms`` show the calls of
     these and the searches for tools that the client declared, by the same names.
     """
 

@@ -336,7 +336,7 @@ class StreamWriter(ABC):
         return ""
 
     def client_called(self, name: str, calls: Sequence[ClientCall]) -> bytes:
-        """Show calls that programs of the tool ``name`` make of the client.  Call it only between the end of
+        """Show calls that programs of the tool ``name`` make of the client. Call it only between the end of
         a turn with hidden calls and the end of the answer."""
         raise NotImplementedError
 

@@ -1,7 +1,7 @@
 """What known providers and models take of a translated request, as one table.
 
 Every row that fits applies, a later one over an earlier one: first what is true of a model wherever it runs,
-then what is true of a provider, then a provider's own models.  What a row does not know, the proxy learns
+then what is true of a provider, then a provider's own models. What a row does not know, the proxy learns
 from the upstream's refusals, and the configuration can say (``upstreams.NAME.profile``).
 """
 
@@ -35,20 +35,20 @@ PROVIDERS: Final[Mapping[str, tuple[str, ...]]] = {
     "vllm": (),
     "lmstudio": ("*:1234",),
 }
-"""Provider → where it is reached: hosts, or ports of servers that run anywhere.  Servers that have no port of
+"""Provider → where it is reached: hosts, or ports of servers that run anywhere. Servers that have no port of
 their own are named in the configuration."""
 
 MAKERS: Final = frozenset({"openai", "azure", "anthropic"})
-"""Providers that understand all types of tools of their dialect, even those that a client runs.  Other
+"""Providers that understand all types of tools of their dialect, even those that a client runs. Other
 servers refuse them, or leave them out without a word."""
 
 
 class Known(Struct, frozen=True):
     """What is known of some models: ``facts`` are fields of :class:`~proxy.wires.profile.Profile`.
 
-    ``provider`` is a key of :data:`PROVIDERS`, empty for all.  ``wires`` are the dialects that it holds for.
-    ``models`` are patterns of names in lower case.  ``source`` are the addresses where it is written, or the
-    type of an SDK.  What stands behind "unverified" in it has no source: there the value is the one that
+    ``provider`` is a key of :data:`PROVIDERS`, empty for all. ``wires`` are the dialects that it holds for.
+    ``models`` are patterns of names in lower case. ``source`` are the addresses where it is written, or the
+    type of an SDK. What stands behind "unverified" in it has no source: there the value is the one that
     fails least, since the proxy learns from a refusal and not from silence.
     """
 
@@ -330,7 +330,7 @@ class UpstreamProfiles(Struct, frozen=True):
     """The profiles of one upstream's models.
 
     ``settings`` are what the configuration says of all its models, ``per_model`` of those that fit a pattern,
-    the first of which applies.  Each has the fields of a :class:`~proxy.wires.profile.Profile` that it sets.
+    the first of which applies. Each has the fields of a :class:`~proxy.wires.profile.Profile` that it sets.
     """
 
     provider: str = ""

@@ -48,7 +48,7 @@ class Wire(UpstreamPort):
         """Return what can read the first turn of a stream as long as it is plain text.
 
         Return ``None`` if only a turn reader can, or if the client's :meth:`writer` would change or hold back
-        anything of such a turn.  ``usage_was_added`` is as in :class:`~proxy.wires.client_port.ClientView`.
+        anything of such a turn. ``usage_was_added`` is as in :class:`~proxy.wires.client_port.ClientView`.
         """
         return None
 

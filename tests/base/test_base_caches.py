@@ -1,7 +1,7 @@
 """Whatever the proxy keeps from one request to the next has a bound in bytes, and reports its size.
 
 The syntax tree shows every container that an object fills for as long as it lives, and every memoized
-function.  Each of them is declared (:mod:`proxy.base.caches`), or is listed here with the reason why not.
+function. Each of them is declared (:mod:`proxy.base.caches`), or is listed here with the reason why not.
 """
 
 import ast

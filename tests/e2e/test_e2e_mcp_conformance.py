@@ -1,7 +1,7 @@
 """The official conformance suite of MCP: our client against its servers, and its client at ``/mcp``.
 
 Each of its scenarios is in one of three lists: those that pass, those that do not apply, and those that are
-known to fail.  The last two say why.  A scenario that is in none, as after an update, fails a test.
+known to fail. The last two say why. A scenario that is in none, as after an update, fails a test.
 """
 
 import asyncio

@@ -56,7 +56,7 @@ ASKED: Mapping[str, Sequence[str]] = {
     "delete relations between nodes": ["memory__delete_relations"],
     "which folders may be accessed": ["files__list_allowed_directories"],
 }
-"""What a model asks, and the tools that answer it.  Any one of them is right.
+"""What a model asks, and the tools that answer it. Any one of them is right.
 
 The words that the index takes for alike were chosen with these questions in view.
 """
@@ -83,7 +83,7 @@ ASKED_LATER: Mapping[str, Sequence[str]] = {
     "open certain nodes": ["memory__open_nodes"],
     "sum of 2 and 3": ["every__get-sum"],
 }
-"""Questions that were written when the index was done.  It must not be fitted to them."""
+"""Questions that were written when the index was done. It must not be fitted to them."""
 
 
 async def tools_of_servers(folder: Path) -> list[ToolDefinition]:

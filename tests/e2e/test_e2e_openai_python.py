@@ -47,7 +47,7 @@ class LocalTime(BaseModel):
 
 
 def client_of(proxy: Proxy) -> AsyncOpenAI:
-    """The SDK as a user makes it: another base URL, nothing else.  Nothing is retried in a test."""
+    """The SDK as a user makes it: another base URL, nothing else. Nothing is retried in a test."""
     return AsyncOpenAI(base_url=proxy.base_url, api_key="unused", max_retries=0)
 
 

@@ -225,7 +225,7 @@ async def test_a_decision_after_a_kill_continues_the_program(
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a random program; the server may be killed in it.  ``step`` counts from 0."""
+    """A call of a random program; the server may be killed in it. ``step`` counts from 0."""
 
     step: int
     tool: str
@@ -258,7 +258,7 @@ def whole_program(steps: list[list[tuple[str, bool]]]) -> tuple[str, list[Call]]
 async def led(made: Rig, calls: list[Call], approves: list[bool], between: bool) -> list[str]:
     """Lead the program to its end, with a kill in each call that says so, and return what it returned.
 
-    The ``approves`` are the decisions, one for each step that asks.  With ``between`` the server is also
+    The ``approves`` are the decisions, one for each step that asks. With ``between`` the server is also
     killed while a person decides.
     """
     kills = [one.name for one in calls if one.killed]

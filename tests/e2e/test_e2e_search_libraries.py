@@ -1,6 +1,6 @@
 """Libraries whose tools are found by a search that a server runs, on models that know nothing of it.
 
-Each leads a conversation of two questions.  In the first the model searches, and calls what it found; in the
+Each leads a conversation of two questions. In the first the model searches, and calls what it found; in the
 second the library sends back the items of the first.
 """
 

@@ -25,7 +25,7 @@ TOOL: dict[str, Any] = {
 @dataclass
 class TextOnly:
     """A Chat server whose model follows the words of its prompt: it knows no field for tools and refuses a
-    request that has one.  ``calls`` maps a word of the question to the call that it writes."""
+    request that has one. ``calls`` maps a word of the question to the call that it writes."""
 
     calls: dict[str, str]
     asked: list[dict[str, Any]] = field(default_factory=list)

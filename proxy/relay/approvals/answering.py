@@ -15,7 +15,7 @@ _MOST_ANSWERS: Final = 64
 
 
 ReadTerms = Callable[[Any, str], GrantTerms]
-"""Parses the grant in an answer; the text is its place in the body.  Raises ``RequestError`` (400)."""
+"""Parses the grant in an answer; the text is its place in the body. Raises ``RequestError`` (400)."""
 
 
 async def take_answers(
@@ -23,13 +23,13 @@ async def take_answers(
 ) -> None:
     """Record a client's answers; check all of them before the first decision is recorded.
 
-    A client sends its conversation again with each request, including answers that were already taken.  So
-    only answers after the last message of a model are taken.  An answer about a call that has been decided
+    A client sends its conversation again with each request, including answers that were already taken. So
+    only answers after the last message of a model are taken. An answer about a call that has been decided
     changes nothing: the first decision counts.
 
     Raise :class:`~proxy.base.errors.RequestError`: 400 for too many answers, for contradicting ones, for a
     question that was changed and for an invalid grant; 403 if ``decider`` may not decide; 404 for an unknown
-    approval.  Raise :class:`~proxy.base.errors.StoreError` if the record fails.
+    approval. Raise :class:`~proxy.base.errors.StoreError` if the record fails.
     """
     answers = _one_each([one for one in messages.answers if one.is_new])
     questions = {one.approval_id: one for one in messages.questions}

@@ -1,11 +1,11 @@
 """Ask for approvals, and run approved calls.
 
 For each call that needs an approval, a row (:class:`~proxy.records.approvals.Approval`) is committed before
-the client learns about it.  The turn is held, with holes in place of the results.  The client's next request
-fills each hole with a result.  An approved call runs now, once, with the arguments of the row; a refused
+the client learns about it. The turn is held, with holes in place of the results. The client's next request
+fills each hole with a result. An approved call runs now, once, with the arguments of the row; a refused
 call gives an error.
 
-A turn can also wait for an agent whose own calls need approvals.  Once these are decided, the agent
+A turn can also wait for an agent whose own calls need approvals. Once these are decided, the agent
 continues: its tool is called again, at a place of its own, so that this happens once.
 """
 
@@ -82,8 +82,8 @@ _LOG: Final[structlog.typing.FilteringBoundLogger] = structlog.get_logger("proxy
 class Asked(Struct, frozen=True):
     """The calls of a turn that now wait for approval.
 
-    ``waiting`` has the approvals of these calls by ``ToolCall.index``.  ``granted`` has the grants of calls
-    that run without a question.  ``refused`` has error results of calls that could not run even if approved.
+    ``waiting`` has the approvals of these calls by ``ToolCall.index``. ``granted`` has the grants of calls
+    that run without a question. ``refused`` has error results of calls that could not run even if approved.
     The policy refuses all other calls that need an approval.
     """
 
@@ -107,8 +107,8 @@ def _whole(tool: str, result: ToolResult) -> ToolResult:
 class Resuming(Struct, frozen=True):
     """The request that continues a held turn, and for which approved calls run, with its limits.
 
-    Each call of an agent runs in a block of ``within``.  ``brings`` returns whether the request brings the
-    results of the client that a program waits for.  ``limit`` returns as much of a tool's result as the
+    Each call of an agent runs in a block of ``within``. ``brings`` returns whether the request brings the
+    results of the client that a program waits for. ``limit`` returns as much of a tool's result as the
     request allows.
     """
 
@@ -122,7 +122,7 @@ class Resuming(Struct, frozen=True):
 
 
 class Approvals(Decisions):
-    """Asks for approvals, decides about them, and runs approved calls.  The process has one instance."""
+    """Asks for approvals, decides about them, and runs approved calls. The process has one instance."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class Approvals(Decisions):
         now: Callable[[], float] = time.time,
         agents: AgentTurns | None = None,
     ) -> None:
-        """``log`` is ``None`` if the record keeps no approvals; then nobody is asked.  ``agents`` has the
+        """``log`` is ``None`` if the record keeps no approvals; then nobody is asked. ``agents`` has the
         held turns of agents; with ``None`` no agent can wait."""
         super().__init__(log, rules, told=told, now=now)
         self._runner = runner
@@ -155,9 +155,9 @@ class Approvals(Decisions):
     ) -> Asked:
         """Ask for approval of the calls of a turn that would run if approved, and that no grant covers.
 
-        ``asked_in`` are the earlier runs of this conversation that asked.  Without ``can_wait`` nobody is
-        asked.  ``agent`` is the name of the agent whose calls these are, empty for no agent.  The rows are
-        committed on return.  If they cannot be committed, nobody is asked.
+        ``asked_in`` are the earlier runs of this conversation that asked. Without ``can_wait`` nobody is
+        asked. ``agent`` is the name of the agent whose calls these are, empty for no agent. The rows are
+        committed on return. If they cannot be committed, nobody is asked.
         """
         if self._log is None or not self.rules.enabled:
             return Asked()
@@ -279,7 +279,7 @@ class Approvals(Decisions):
         """Run the approved calls, each once, let agents continue, and return the outcomes of ``names``.
 
         A name is the id of an approval of the caller, or the name under which a turn waits for an agent (see
-        :func:`wait_of`).  Raise :class:`StoreError` if the approvals cannot be read.
+        :func:`wait_of`). Raise :class:`StoreError` if the approvals cannot be read.
         """
         outcomes = ApprovalOutcomes()
         found = {one.id: one for one in await self._found([*filterfalse(is_wait, names)])}
@@ -334,8 +334,8 @@ class Approvals(Decisions):
     async def _go_on(self, waits: str, name: str, resuming: Resuming, outcomes: ApprovalOutcomes) -> None:
         """Let an agent continue if all its approvals are decided.
 
-        ``waits`` is the name in the held turn, and ``name`` that of the agent's turn.  An agent that asks
-        again is waited for under another name.  Raise :class:`~proxy.base.errors.StoreError`.
+        ``waits`` is the name in the held turn, and ``name`` that of the agent's turn. An agent that asks
+        again is waited for under another name. Raise :class:`~proxy.base.errors.StoreError`.
         """
         for _ in range(_MOST_STEPS):
             turn = await self._agent_turn(name, resuming.identity.caller)
@@ -360,7 +360,7 @@ class Approvals(Decisions):
                 name = wait_of(again)
                 continue
             call = turn.call
-            # The client sees the agent as the call that ran.  Nobody edited the arguments of that call.
+            # The client sees the agent as the call that ran. Nobody edited the arguments of that call.
             place = replace(asked[0], call_id=call.call_id, seq=call.index) if asked else None
             shown = place and replace(place, tool=call.name, arguments_shown=None, edited="")
             outcomes.add_run(waits, shown, result)
@@ -436,7 +436,7 @@ class Approvals(Decisions):
         return result
 
     async def _used(self, approval: Approval, result: ToolResult) -> None:
-        """Report that an approval was used.  If its call could not run, ensure that it never runs later."""
+        """Report that an approval was used. If its call could not run, ensure that it never runs later."""
         if self._log is None:
             return
         found = await self._log.find_approvals([approval.id])

@@ -27,7 +27,7 @@ from proxy.relay.approvals.notice import meaning_of
 from proxy.relay.approvals.rules import ApprovalRules, Decider, unknown_approval
 
 _APPROVED: Final = (ApprovalStatus.APPROVED, ApprovalStatus.USED, ApprovalStatus.SUPERSEDED)
-"""The states after an approval.  A superseded call was approved, and could then not run."""
+"""The states after an approval. A superseded call was approved, and could then not run."""
 
 _LOG: Final[structlog.typing.FilteringBoundLogger] = structlog.get_logger("proxy.approvals")
 

@@ -1,9 +1,9 @@
 """Grants: each lets later calls of a tool run without asking a person.
 
-A person who may decide about an approval can give a grant with it.  A grant covers calls of the same caller
-and the same definition of the tool, with arguments within its limits, for reasons that the person read.  It
-ends when it expires or somebody revokes it.  A grant for a conversation covers only requests that continue
-the turn that asked.  The restored hidden turns show what a request continues.  An id that only the caller
+A person who may decide about an approval can give a grant with it. A grant covers calls of the same caller
+and the same definition of the tool, with arguments within its limits, for reasons that the person read. It
+ends when it expires or somebody revokes it. A grant for a conversation covers only requests that continue
+the turn that asked. The restored hidden turns show what a request continues. An id that only the caller
 got finds the turn that asked, and digests of the earlier messages find all later turns.
 """
 
@@ -33,7 +33,7 @@ OnApproval = Callable[[str, Mapping[str, Any]], None]
 is given, used or revoked; ``facts`` are redacted.
 
 The kinds are ``approval_requested``, ``approval_decided``, ``approval_used``, ``approval_grant_given``,
-``approval_grant_used`` and ``approval_grant_revoked``.  Each has the ``tool``.
+``approval_grant_used`` and ``approval_grant_revoked``. Each has the ``tool``.
 """
 
 _LOG: Final[structlog.typing.FilteringBoundLogger] = structlog.get_logger("proxy.approvals")
@@ -46,8 +46,8 @@ def ignore_event(kind: str, facts: Mapping[str, Any]) -> None:
 class GrantTerms(Struct, frozen=True):
     """The terms of a grant that an approver wants to give with an approval.
 
-    ``seconds`` is its duration; ``None`` for the longest that the operator allows.  ``in_conversation``
-    limits the grant to requests that continue the turn that asked.  ``limits`` are the permitted values of
+    ``seconds`` is its duration; ``None`` for the longest that the operator allows. ``in_conversation``
+    limits the grant to requests that continue the turn that asked. ``limits`` are the permitted values of
     arguments.
     """
 
@@ -78,8 +78,8 @@ class Grants:
     def make(self, approval: Approval, arguments: str, terms: GrantTerms, by: str, via: str) -> Grant:
         """Return the grant that these terms make of an approval, without storing it.
 
-        ``arguments`` is the JSON that the approved call runs with.  It must be within the limits, and have
-        every argument that they name.  Raise :class:`~proxy.base.errors.RequestError` (400).
+        ``arguments`` is the JSON that the approved call runs with. It must be within the limits, and have
+        every argument that they name. Raise :class:`~proxy.base.errors.RequestError` (400).
         """
         longest = self._rules.max_grant_s
         if self._log is None or longest <= 0:
@@ -195,7 +195,7 @@ class Grants:
         return found[0]
 
     async def revoke(self, grant_id: str, decider: Decider) -> Grant:
-        """Revoke a grant; no call uses it once this returns.  To revoke it again changes nothing.
+        """Revoke a grant; no call uses it once this returns. To revoke it again changes nothing.
 
         Raise :class:`~proxy.base.errors.RequestError` (404) and :class:`~proxy.base.errors.StoreError`.
         """
@@ -222,7 +222,7 @@ class Grants:
 def _is_in_scope(grant: Grant, identity: Identity, asked_in: Sequence[str]) -> bool:
     if grant.scope == "conversation":
         return grant.run_id in asked_in
-    # Another person may use a shared key.  A conversation scope needs no such check, because looking up a
+    # Another person may use a shared key. A conversation scope needs no such check, because looking up a
     # conversation already depends on who asks.
     return identity.is_person
 

@@ -26,7 +26,7 @@ def notice(approvals: Sequence[Approval], *, url: str, by_caller: bool, again: b
     """Return the text for the client while calls wait: which calls, until when, and how to decide about
     them.
 
-    ``url`` is the page where people decide; empty if there is none.  ``by_caller`` says whether the caller
+    ``url`` is the page where people decide; empty if there is none. ``by_caller`` says whether the caller
     may decide, and ``again`` whether the client has had this notice before.
     """
     lines = [f"- {_line(approval, url)}" for approval in approvals]

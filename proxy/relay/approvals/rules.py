@@ -39,9 +39,9 @@ class ApprovalRules(Struct, frozen=True):
     """The settings ``approvals``.
 
     ``expires_s`` is how long a call waits for a decision, and an approved call for its use, in seconds.
-    ``by`` says who decides: the caller that asked, or only administrators and approvers.  ``admin_only`` are
-    patterns of tools about which only administrators and approvers decide in any case.  ``url`` is the page
-    where people decide.  ``edit`` says whether they may change the arguments.  ``max_grant_s`` is the
+    ``by`` says who decides: the caller that asked, or only administrators and approvers. ``admin_only`` are
+    patterns of tools about which only administrators and approvers decide in any case. ``url`` is the page
+    where people decide. ``edit`` says whether they may change the arguments. ``max_grant_s`` is the
     longest duration of a grant, in seconds; 0 if nobody can give one.
     """
 
@@ -61,9 +61,9 @@ class ApprovalRules(Struct, frozen=True):
 class Decider(Struct, frozen=True):
     """A person or program that decides.
 
-    ``name`` is stored in the record.  ``caller`` is its identity as a caller of runs, empty for decisions by
-    the admin API or the command line.  ``key`` is its client key.  ``tools`` are patterns of the tools that
-    it is an approver of, ``("*",)`` for an administrator.  ``player`` is its identity as a caller of runs in
+    ``name`` is stored in the record. ``caller`` is its identity as a caller of runs, empty for decisions by
+    the admin API or the command line. ``key`` is its client key. ``tools`` are patterns of the tools that
+    it is an approver of, ``("*",)`` for an administrator. ``player`` is its identity as a caller of runs in
     the playground of the web UI.
     """
 

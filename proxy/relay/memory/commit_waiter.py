@@ -1,9 +1,9 @@
 """Wait for the record: before a client continues from an answer, and while it cannot keep up.
 
-The client's next request may come within a millisecond and reach another process.  The data for it must be
-committed by then, so the last bytes of the answer wait.  For most answers they wait at most a second,
-because the answer is useful without that data.  A turn that waits for the client's results is useless
-without its hidden part, even after a crash of this process.  If its commit fails, the client gets an error.
+The client's next request may come within a millisecond and reach another process. The data for it must be
+committed by then, so the last bytes of the answer wait. For most answers they wait at most a second,
+because the answer is useful without that data. A turn that waits for the client's results is useless
+without its hidden part, even after a crash of this process. If its commit fails, the client gets an error.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _PAUSES_S: Final[Sequence[float]] = (0.05, 0.1, 0.2, 0.3, 0.35)
 Late = Literal["suspended", "answer", "owner"]
 """What the record did not have in time.
 
-``suspended``: a turn that waits for its client.  ``answer``: the data of an answer for the next request.
+``suspended``: a turn that waits for its client. ``answer``: the data of an answer for the next request.
 ``owner``: the owner of a response.
 """
 
@@ -46,7 +46,7 @@ def ignore_late(what: Late) -> None:
 
 
 class CommitWaiter:
-    """Waits for commits.  With ``shared``, another process may get the request that continues an answer."""
+    """Waits for commits. With ``shared``, another process may get the request that continues an answer."""
 
     def __init__(self, store: Store, *, shared: bool = False, late: OnLate = ignore_late) -> None:
         self.shared = shared
@@ -109,7 +109,7 @@ class CommitWaiter:
         raise NotOnRecord()
 
     async def look_again(self, look: Callable[[], Awaitable[T | None]]) -> T | None:
-        """Return what ``look`` finds.  If another process may be about to write it, look a few more
+        """Return what ``look`` finds. If another process may be about to write it, look a few more
         times."""
         found = await look()
         for pause_s in _PAUSES_S if self.shared else ():

@@ -1,6 +1,6 @@
 """Delete at the upstream what belongs to a deleted response of the proxy.
 
-A run of several turns is several responses upstream.  The first of them has the same id that the client has.
+A run of several turns is several responses upstream. The first of them has the same id that the client has.
 If it stayed there, the client could read it by this id, with everything that the proxy had hidden.
 """
 
@@ -22,7 +22,7 @@ from proxy.wires.dialect import Endpoint
 _PATIENCE_S = 10.0
 _MOST = 64
 _ID = re.compile(r"[A-Za-z0-9_:-]{1,256}\Z")
-"""Ids that may be part of a path sent with the proxy's own key.  The upstream chooses the ids, and other
+"""Ids that may be part of a path sent with the proxy's own key. The upstream chooses the ids, and other
 characters could change what the path means."""
 
 
@@ -48,7 +48,7 @@ class UpstreamDeletion:
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
 
     async def __call__(self, record: ResponseRecord, headers: Headers = ()) -> None:
-        """Delete the upstream's responses that belong to ``record``.  A failure is only logged: the proxy's
+        """Delete the upstream's responses that belong to ``record``. A failure is only logged: the proxy's
         own response is deleted in any case.
 
         ``headers`` are the client's, for an upstream that accepts the client's own key.

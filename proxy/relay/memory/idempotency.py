@@ -1,19 +1,19 @@
 """Detect repeated requests, whose side effects must not happen again (rule R5).
 
 SDKs retry a request if they did not get its answer, for example after their own timeout, although its side
-effect has happened.  The repeat is a run of its own.  If it calls a tool with side effects that the first
-run has called, it gets the result of the first call.  This process finds the call in its memory.  For other
+effect has happened. The repeat is a run of its own. If it calls a tool with side effects that the first
+run has called, it gets the result of the first call. This process finds the call in its memory. For other
 processes, and for this one after a restart, the record has it under the same key.
 
 Source of the header: openai-python and openai-node send ``x-stainless-retry-count`` with every attempt, and
 no idempotency key by default.
 
-Some clients repeat a request without saying so.  After a faulty stream, Claude Code sends the same body
-without its ``stream``, with a retry count of 0.  So the same body within ten minutes after a run without a
-complete answer is a repeat, too.  For a run of another process the record says how it ended.  The record is
+Some clients repeat a request without saying so. After a faulty stream, Claude Code sends the same body
+without its ``stream``, with a retry count of 0. So the same body within ten minutes after a run without a
+complete answer is a repeat, too. For a run of another process the record says how it ended. The record is
 read only when a tool is about to have an effect.
 
-A request can be repeated as long as its client has no answer to it.  If the client sends the same body anew
+A request can be repeated as long as its client has no answer to it. If the client sends the same body anew
 after an answer, later repeats belong to the new request, and the effects of the old one do not count for it.
 """
 
@@ -43,7 +43,7 @@ _WAITING: Final = 100
 class Attempt(Struct, frozen=True):
     """How a client identifies a request: ``key`` is its ``Idempotency-Key``.
 
-    ``counts`` are its values of ``x-stainless-retry-count``; one that is not 0 marks a repeat.  ``session``
+    ``counts`` are its values of ``x-stainless-retry-count``; one that is not 0 marks a repeat. ``session``
     is the client's name of the conversation, if it sends one in a header.
     """
 
@@ -72,9 +72,9 @@ def repeat_of(
 ) -> Repeat:
     """Return the identity of a person's request, and whether it is marked as a repeat.
 
-    Requests with the same ``Idempotency-Key`` are the same, whatever their bodies say.  Without a key,
+    Requests with the same ``Idempotency-Key`` are the same, whatever their bodies say. Without a key,
     requests with equal bodies are the same, whether streamed or not, and in any order of members.
-    ``people`` are the people that the body names.  Several people may share one caller's key, and none of
+    ``people`` are the people that the body names. Several people may share one caller's key, and none of
     them may read what was done for another, or take its place.
     """
     counts = attempt.counts
@@ -98,9 +98,9 @@ def _digest_of(caller: str, people: str, path: str, body: Mapping[str, Any], att
 class _Caused(Struct):
     """The effects of requests that are the same; known until ``until``.
 
-    ``ledger`` is that of the last run.  ``waiting`` has an entry for each first attempt together with its
+    ``ledger`` is that of the last run. ``waiting`` has an entry for each first attempt together with its
     repeats: until when it may be repeated, and the effects for which no client has an answer yet.
-    ``settled`` has the effects for which a client has one.  Until ``unanswered`` an equal request repeats
+    ``settled`` has the effects for which a client has one. Until ``unanswered`` an equal request repeats
     one that ended without an answer, even if its client does not say so.
     """
 
@@ -125,10 +125,10 @@ def _settle_nothing(invocation_ids: Collection[str]) -> None:
 class Idempotency:
     """The effects of requests by the identity of the request; bounded, with entries that expire.
 
-    Past ``max_bytes`` the oldest results are dropped.  Then a repeat learns that its call was made, and that
-    its result is no longer known.  After the results, the effects themselves are dropped.
+    Past ``max_bytes`` the oldest results are dropped. Then a repeat learns that its call was made, and that
+    its result is no longer known. After the results, the effects themselves are dropped.
 
-    ``forget`` is called with the execution of each effect that no repeat can get any more.  ``settle`` is
+    ``forget`` is called with the execution of each effect that no repeat can get any more. ``settle`` is
     called with those for which a client has the whole answer.
     """
 
@@ -156,10 +156,10 @@ class Idempotency:
         declare("repeats", self._cache_size)
 
     def begin(self, key: RequestKey, *, is_repeat: bool) -> RunLedger:
-        """Return the ledger of a run that begins.  The ledger of a repeat knows the effects of the first
+        """Return the ledger of a run that begins. The ledger of a repeat knows the effects of the first
         run.
 
-        A request without ``is_repeat`` is a repeat, too, if the first one ended without an answer.  A client
+        A request without ``is_repeat`` is a repeat, too, if the first one ended without an answer. A client
         that sends an answered request anew wants new effects, and so do the repeats of the new one.
         """
         known = self._known(key)

@@ -1,7 +1,7 @@
 """Responses that only one connection remembers, because the client does not want them on record.
 
 On the WebSocket of the Responses API a client continues a response with ``store: false`` by its id, as long
-as the connection is open.  Sources: OpenAI's guide "WebSocket mode"; Open Responses, "WebSocket transport".
+as the connection is open. Sources: OpenAI's guide "WebSocket mode"; Open Responses, "WebSocket transport".
 """
 
 from collections import OrderedDict
@@ -17,7 +17,7 @@ _MAX_BYTES: Final = 8 * 2**20
 class LocalResponses:
     """The newest responses of a connection, limited in number and bytes.
 
-    A response larger than the whole limit is not kept.  If the client continues it, the client gets an error
+    A response larger than the whole limit is not kept. If the client continues it, the client gets an error
     that it is unknown, and sends the whole conversation.
     """
 

@@ -1,6 +1,6 @@
 """States of programs, so that a program goes on after its process died or a person has decided.
 
-A state is written before a program's calls can have an effect, and when they wait for approvals.  It is
+A state is written before a program's calls can have an effect, and when they wait for approvals. It is
 content, and encrypted like all content.
 """
 
@@ -26,12 +26,12 @@ _PREFIX: Final = "program-"
 class ProgramState(Struct, frozen=True):
     """A program that waits for the calls of its step ``step``, counted from 1.
 
-    ``key`` is its name in the record.  ``run_id`` is the program's run, ``parent_run`` the run that called
-    it, and ``parent_call`` the execution of the tool there.  ``tools`` maps the names that it knows to ids of
-    tools; ``theirs`` are those of the client.  ``results`` are those of its calls that have ended, by id.
+    ``key`` is its name in the record. ``run_id`` is the program's run, ``parent_run`` the run that called
+    it, and ``parent_call`` the execution of the tool there. ``tools`` maps the names that it knows to ids of
+    tools; ``theirs`` are those of the client. ``results`` are those of its calls that have ended, by id.
     ``waiting`` are the approvals that others wait for, and ``asked`` the ids by which the client knows those
-    that wait for it.  ``printed`` is what it has printed so far, ``untrusted`` the sources of the untrusted
-    results that it has read.  ``dump`` is the engine's; it is empty once the program is ``done``.
+    that wait for it. ``printed`` is what it has printed so far, ``untrusted`` the sources of the untrusted
+    results that it has read. ``dump`` is the engine's; it is empty once the program is ``done``.
     """
 
     key: str
@@ -74,7 +74,7 @@ def read(payload: bytes) -> ProgramState:
 
 
 class ProgramStates:
-    """Stores states of programs.  The process has one instance."""
+    """Stores states of programs. The process has one instance."""
 
     def __init__(self, store: Store, now: Callable[[], float] = time.time) -> None:
         self._store = store

@@ -18,14 +18,14 @@ _DIGITS: Final = 32
 _MOST_MODEL: Final = 200
 """The most characters of a model's name whose hash is kept."""
 _UNSEEN: Final = frozenset({"authorization", "cache_control", "headers"})
-"""The members of a tool that no model sees.  The first and the last one may contain a token."""
+"""The members of a tool that no model sees. The first and the last one may contain a token."""
 
 
 def prompt_hash(request: ClientRequest, payload: Mapping[str, Any], offered: str) -> str:
     """Return the prompt hash of a request: 32 hexadecimal digits.
 
     ``payload`` is the request's body as the client sent it, and ``offered`` the digest of the offered server
-    tools.  The order of keys and of tools does not change the result.
+    tools. The order of keys and of tools does not change the result.
     """
     tools = [
         _seen(tool)

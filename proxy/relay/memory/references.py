@@ -34,9 +34,9 @@ class ItemReferences:
     ) -> tuple[Body, str]:
         """Return the body with the items that the request refers to, and what the model had read by then.
 
-        The latter are the sources of untrusted results, empty for none.  ``local`` are
-        responses that only the client's connection knows.  A reference stays unchanged if no response of
-        this caller has the item.  Raise :class:`~proxy.base.errors.StoreError` if the record does not answer.
+        The latter are the sources of untrusted results, empty for none. ``local`` are
+        responses that only the client's connection knows. A reference stays unchanged if no response of
+        this caller has the item. Raise :class:`~proxy.base.errors.StoreError` if the record does not answer.
         """
         named = wire.referred(request)
         wanted = list(dict.fromkeys(filter(None, named.values())))

@@ -1,7 +1,7 @@
 """Track untrusted results in conversations that only the upstream stores.
 
-A Responses request may name a conversation, an earlier response or items that only the upstream has.  The
-proxy does not see their content again, so it notes untrusted results when the model reads them.  A
+A Responses request may name a conversation, an earlier response or items that only the upstream has. The
+proxy does not see their content again, so it notes untrusted results when the model reads them. A
 conversation without a note counts as untrusted: another program may have made it, or it is older than the
 record.
 """

@@ -30,9 +30,9 @@ class Choice(Struct, frozen=True):
 def choose(chosen: Chosen, available: Iterable[ToolSpec], *, asks: bool = False) -> Choice:
     """Find the tools that a request chooses among those that are ``available`` to it.
 
-    ``asks`` says whether calls can wait for an approval.  Raise :class:`RequestError` for a
+    ``asks`` says whether calls can wait for an approval. Raise :class:`RequestError` for a
     server or tool that is not available, and for an approval that the client wants but cannot give here.
-    The message names the field and the accepted values.  A denied tool gets the same message as one that
+    The message names the field and the accepted values. A denied tool gets the same message as one that
     does not exist.
     """
     specs = tuple(available)

@@ -32,8 +32,8 @@ class SearchRules(Struct, frozen=True):
     """The operator's settings of tool search.
 
     With ``"auto"`` a request searches if it offers more than ``above_tools`` server tools, if their
-    definitions take more than ``above_bytes``, or if its upstream takes fewer.  Tools that fit the patterns
-    ``shown`` are always shown.  A search finds ``finds`` tools at most.
+    definitions take more than ``above_bytes``, or if its upstream takes fewer. Tools that fit the patterns
+    ``shown`` are always shown. A search finds ``finds`` tools at most.
     """
 
     mode: SearchMode = "off"
@@ -57,8 +57,8 @@ class SearchRules(Struct, frozen=True):
 class Deferred:
     """The deferred tools of an offer by name.
 
-    A search finds ``finds`` of them at most, and no more than ``room`` are shown in the end.  It is by words,
-    or by a regular expression (``by_pattern``).  ``finder`` is the tool that searches, without their list.
+    A search finds ``finds`` of them at most, and no more than ``room`` are shown in the end. It is by words,
+    or by a regular expression (``by_pattern``). ``finder`` is the tool that searches, without their list.
     """
 
     tools: Mapping[str, ToolDefinition] = field(default_factory=dict)
@@ -131,8 +131,8 @@ def defer(
 ) -> OfferedTools | None:
     """Divide the tools of a request into those that are shown and those that a search finds.
 
-    Return ``None`` if all are shown.  ``finder`` is the tool that finds the others, if there is one.
-    ``forced`` are the tools that the tool choice names, which are shown.  ``client`` is the search that the
+    Return ``None`` if all are shown. ``finder`` is the tool that finds the others, if there is one.
+    ``forced`` are the tools that the tool choice names, which are shown. ``client`` is the search that the
     client declared, with its own deferred tools.
     """
     if finder is None or rules.mode == "off":

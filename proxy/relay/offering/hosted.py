@@ -71,7 +71,7 @@ def contained_tools(names: Mapping[str, str], shown: ShownTools, catalog: Catalo
     """Return the ids of the server tools whose calls can send nothing to a place that the model made up.
 
     A fetch gets an address only if it occurred in the conversation, and a search asks one engine, unless its
-    server tool takes addresses.  ``names`` maps the names that models use to ids.
+    server tool takes addresses. ``names`` maps the names that models use to ids.
     """
     if not shown.hosted:
         return frozenset()

@@ -1,6 +1,6 @@
 """Decide which server tools a request offers, and who owns the calls of each name.
 
-A function that the client declares belongs to the client, whatever its name.  The exceptions are aliases and
+A function that the client declares belongs to the client, whatever its name. The exceptions are aliases and
 the proxy's reserved ids: such a name means a server tool, and the schema of the server tool goes upstream
 under it.
 """
@@ -75,15 +75,15 @@ class Offer:
     """The server tools of one request.
 
     ``added`` are offered beside the client's own tools; ``replaced`` replace declarations of the client.
-    ``names`` maps a name on the wire to the tool's id.  ``client_names`` are the names whose calls belong to
-    the client.  With ``open_names``, every name that is not the proxy's belongs to the client.  ``withheld``
-    maps the tools that were left out to the reason.  ``fingerprint`` is a digest of the offered tools with
-    their schemas; it changes if a model would see something else.  ``guarded`` are names of ``added`` and
+    ``names`` maps a name on the wire to the tool's id. ``client_names`` are the names whose calls belong to
+    the client. With ``open_names``, every name that is not the proxy's belongs to the client. ``withheld``
+    maps the tools that were left out to the reason. ``fingerprint`` is a digest of the offered tools with
+    their schemas; it changes if a model would see something else. ``guarded`` are names of ``added`` and
     ``replaced`` that a model is not shown because of what it has read; the proxy still refuses a call of
-    one.  ``shown`` is what the client sees of the tools that it chose in its body.  ``asked`` are the ids of
-    those whose calls it wants to approve.  ``deferred`` are tools that the model is offered but not shown; it
-    finds them with a search.  ``loaded`` are the names of those that ``added`` has meanwhile, at its end, in
-    the order in which they were found.  ``declared`` is every name that the model is offered.  Most
+    one. ``shown`` is what the client sees of the tools that it chose in its body. ``asked`` are the ids of
+    those whose calls it wants to approve. ``deferred`` are tools that the model is offered but not shown; it
+    finds them with a search. ``loaded`` are the names of those that ``added`` has meanwhile, at its end, in
+    the order in which they were found. ``declared`` is every name that the model is offered. Most
     requests share an offer; it is equal only to itself.
     """
 
@@ -125,7 +125,7 @@ class Offer:
         return name in self.names if self.open_names else name not in self.client_names
 
     def without(self, names: Collection[str], reason: str) -> "Offer":
-        """Return the offer without these names.  A name that the client declared means its own tool again."""
+        """Return the offer without these names. A name that the client declared means its own tool again."""
         left = {name: tool for name, tool in self.names.items() if name not in names}
         mine = [tool.name for tool in self.replaced if tool.name in names]
         return replace(
@@ -201,7 +201,7 @@ def decide(
     limits: ToolLimits = ANY_TOOLS,
     search: ClientSearch | None = None,
 ) -> Offer:
-    """Return what this request offers.  ``search`` is the tool search that its client declared.
+    """Return what this request offers. ``search`` is the tool search that its client declared.
 
     If an upstream takes no more tools, the model searches those of the proxy; without search, those that come
     last by id are withheld.
@@ -268,7 +268,7 @@ def _named_once(
 
 
 def _nothing(request: ClientRequest, limits: ToolLimits, search: ClientSearch | None, of: Offer) -> Offer:
-    """Return ``of`` as the offer of no server tool.  Without these nothing searches, so that the client's own
+    """Return ``of`` as the offer of no server tool. Without these nothing searches, so that the client's own
     deferred tools are all shown."""
     made = replace(of, client_names=frozenset(request.declared), open_names=request.open_names)
     if search is None:
@@ -350,7 +350,7 @@ def _joined(choice: Choice, wanted: Wanted | None) -> Wanted:
 def is_reserved(name: str, offer: Offer, request: ClientRequest) -> bool:
     """Return whether only the proxy may answer calls of this name in a client's history.
 
-    This holds for each offered server tool.  If the client declares the name, its history may hold calls of
+    This holds for each offered server tool. If the client declares the name, its history may hold calls of
     its own function, except under the proxy's reserved ids.
     """
     return name in offer.names and (name.startswith(RESERVED_PREFIX) or name not in request.declared)
@@ -433,9 +433,9 @@ def guarded_names(
 ) -> dict[str, str]:
     """Return the names of an offer whose tools need an approval after an untrusted result, with the rule.
 
-    ``untrusted`` are the sources of the results, empty for none.  Names that a client declared, but that
-    mean a server tool, are included.  ``find`` returns the tool of an id.  A tool of a guarded name can no
-    longer run, even if a model is shown it, because the runner itself asks the policy.  No name is guarded
+    ``untrusted`` are the sources of the results, empty for none. Names that a client declared, but that
+    mean a server tool, are included. ``find`` returns the tool of an id. A tool of a guarded name can no
+    longer run, even if a model is shown it, because the runner itself asks the policy. No name is guarded
     if somebody can be asked about its calls (``asks``).
     """
     if not untrusted or asks:
@@ -452,7 +452,7 @@ def _fingerprint(offered: Mapping[str, ToolSpec]) -> str:
 
 
 def _chosen(available: Mapping[str, ToolSpec], rules: OfferRules, wanted: Wanted | None) -> list[ToolSpec]:
-    """Return the tools to inject.  A denied name gets the same error as an unknown one."""
+    """Return the tools to inject. A denied name gets the same error as an unknown one."""
     if wanted is None or wanted.every:
         # Only a client that declares its provider's tool would see the images.
         every = [spec for spec in available.values() if spec.name != GENERATE_IMAGE]

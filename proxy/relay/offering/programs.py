@@ -27,7 +27,7 @@ _FOUND: Final = (
 
 
 class ProgramRules(Struct, frozen=True):
-    """The operator's setting of programs.  With ``"auto"`` a request offers them if its model would
+    """The operator's setting of programs. With ``"auto"`` a request offers them if its model would
     search for tools by the rules of ``search``, or has too many of them."""
 
     mode: ProgramMode = "off"
@@ -48,7 +48,7 @@ class ProgramRules(Struct, frozen=True):
     ) -> tuple[OfferedTools, dict[str, str]]:
         """Return what a request offers if its model may write programs, and the tools that are left out.
 
-        ``found`` and ``left_out`` are the same without programs; see :func:`with_program`.  If the client
+        ``found`` and ``left_out`` are the same without programs; see :func:`with_program`. If the client
         itself declared a tool that runs programs, ``client`` has its name and what its programs may call.
         """
         searches = bool(found.deferred.tools) or self.search.many(tools, None)
@@ -73,9 +73,9 @@ def with_program(
 ) -> OfferedTools:
     """Return what a request offers if its model can write programs.
 
-    ``tools`` are its server tools, and ``found`` is what it would offer without programs.  The tools that a
+    ``tools`` are its server tools, and ``found`` is what it would offer without programs. The tools that a
     program can call are declared in the description of ``program`` and not shown besides, except those in
-    ``forced``.  If there are too many to declare, the model searches for them.  For ``client`` see
+    ``forced``. If there are too many to declare, the model searches for them. For ``client`` see
     :meth:`ProgramRules.offered`: its functions are declared in any case, as far as there is room.
     """
     names = frozenset() if client is None else client[1].names

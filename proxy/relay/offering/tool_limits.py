@@ -17,10 +17,10 @@ REFUSED = "the model was seen to refuse its definition"
 class ToolLimits(Struct, frozen=True):
     """What a model takes of tools.
 
-    ``takes``: whether it takes any.  ``most`` is the largest number in a request, the client's own included;
-    ``None`` if it is not known.  ``refused`` are digests of tools whose definitions the model has refused
-    (:attr:`~proxy.tools.contract.spec.ToolSpec.digest`).  ``without`` are the keys of
-    :data:`~proxy.schemas.portable.REFUSED_BY`, and other keywords, that it refuses in schemas.  ``strict``:
+    ``takes``: whether it takes any. ``most`` is the largest number in a request, the client's own included;
+    ``None`` if it is not known. ``refused`` are digests of tools whose definitions the model has refused
+    (:attr:`~proxy.tools.contract.spec.ToolSpec.digest`). ``without`` are the keys of
+    :data:`~proxy.schemas.portable.REFUSED_BY`, and other keywords, that it refuses in schemas. ``strict``:
     whether it takes ``strict`` tools.
     """
 

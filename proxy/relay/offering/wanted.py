@@ -9,7 +9,7 @@ from proxy.http.own_headers import TOOLS
 class Wanted(Struct, frozen=True):
     """The tools that a client chose with ``x-toolrelay-tools`` or in its body: none, all, or names.
 
-    ``param`` is the field of that choice.  Without ``programs`` none are written: agents write none.
+    ``param`` is the field of that choice. Without ``programs`` none are written: agents write none.
     """
 
     every: bool = False

@@ -1,8 +1,8 @@
 """Copy the bytes of a response to the client, for a request in which no server tool takes part.
 
-Bytes are sent unchanged and without delay.  On an event stream the proxy tracks two things, without reading
-the events.  It tracks where the last event ended, so that a broken stream ends on a whole event.  And it
-tracks whether the end mark came (rule W1).  A defective stream may be repaired on the way
+Bytes are sent unchanged and without delay. On an event stream the proxy tracks two things, without reading
+the events. It tracks where the last event ended, so that a broken stream ends on a whole event. And it
+tracks whether the end mark came (rule W1). A defective stream may be repaired on the way
 (:mod:`proxy.relay.passing.repairing`).
 """
 
@@ -50,10 +50,10 @@ async def pump(
     """Relay a response whose head has arrived; call ``broken`` if it does not reach its end.
 
     ``dialect`` makes the error event of the stream; if it is given, an event stream on this path must end
-    with its end mark.  ``tap`` reads the usage from the response; ``tail`` keeps its two ends, to read it
-    later.  ``repair`` gets the parts of an event
-    stream that it asks for.  A response that takes longer than ``total`` after its head is broken off.  The
-    client's stream blanks out ``secrets`` that are whole in one piece.  In a body that is no event stream,
+    with its end mark. ``tap`` reads the usage from the response; ``tail`` keeps its two ends, to read it
+    later. ``repair`` gets the parts of an event
+    stream that it asks for. A response that takes longer than ``total`` after its head is broken off. The
+    client's stream blanks out ``secrets`` that are whole in one piece. In a body that is no event stream,
     secrets that the network has cut are blanked out too.
     """
     kind = CONTENT_TYPE if dialect is None else dialect.framing.content_type
@@ -232,7 +232,7 @@ async def _pump_events(
 def _end_soon(client: ClientStream, patience: asyncio.Timeout | None, total: Deadlines) -> None:
     """Limit the time for the end of the response, after the end mark has come.
 
-    The end may follow at once, later, or never.  Without ``patience`` the pump has not waited for the
+    The end may follow at once, later, or never. Without ``patience`` the pump has not waited for the
     upstream yet, and may not have to.
     """
     if patience is None:

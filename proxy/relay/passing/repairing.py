@@ -1,8 +1,8 @@
 """Repair a stream that passes through, if it turns out to be defective.
 
 While nothing is wrong, nothing is parsed: the dialect names the text in its events by which a defect is
-noticed (:class:`~proxy.wires.dialect.RepairSigns`).  Only then the proxy makes a reader and a writer, the
-same as for a run.  The writer decides from which event on it composes the stream.
+noticed (:class:`~proxy.wires.dialect.RepairSigns`). Only then the proxy makes a reader and a writer, the
+same as for a run. The writer decides from which event on it composes the stream.
 """
 
 import re
@@ -42,7 +42,7 @@ def repair_of(
 class StreamRepair:
     """The repair of one stream, which it gets in whole events.
 
-    ``finished`` says that the stream is sound and needs no more repair.  ``suspect`` is a text that every
+    ``finished`` says that the stream is sound and needs no more repair. ``suspect`` is a text that every
     relevant piece contains; it is empty if all pieces are relevant.
     """
 

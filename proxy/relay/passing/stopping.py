@@ -10,7 +10,7 @@ from proxy.base.errors import ServerStopping
 def stopped() -> ServerStopping:
     """Accept the cancellation by which the server ends a response, and return the error for its client.
 
-    Call it where ``CancelledError`` was caught and ``ClientStream.stopped_by_server`` is set.  The task
+    Call it where ``CancelledError`` was caught and ``ClientStream.stopped_by_server`` is set. The task
     continues, so the cancellation must not count against its later timeouts.
     """
     task = asyncio.current_task()

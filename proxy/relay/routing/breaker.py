@@ -7,10 +7,10 @@ from collections.abc import Callable
 class Breaker:
     """The circuit breaker of one upstream in one process.
 
-    It is *closed* until ``failures`` requests in a row got no answer.  Then it is *open*: for ``open_s``
-    seconds the upstream gets no request.  After that it is *half-open*: one request is a probe, and the next
-    may follow only ``open_s`` seconds later, so a probe whose client leaves blocks nothing.  An answer
-    closes the breaker, and a failure opens it again.  With ``failures`` of 0 it never opens.  ``in_a_row``
+    It is *closed* until ``failures`` requests in a row got no answer. Then it is *open*: for ``open_s``
+    seconds the upstream gets no request. After that it is *half-open*: one request is a probe, and the next
+    may follow only ``open_s`` seconds later, so a probe whose client leaves blocks nothing. An answer
+    closes the breaker, and a failure opens it again. With ``failures`` of 0 it never opens. ``in_a_row``
     counts failures since the last answer; if it is 0, an answer changes nothing.
     """
 

@@ -1,6 +1,6 @@
 """Timeouts of one length that share a single timer of the event loop.
 
-A timer for each of many streams takes most of a kilobyte and is hardly ever needed.  Timeouts of one length
+A timer for each of many streams takes most of a kilobyte and is hardly ever needed. Timeouts of one length
 expire in the order in which they began, so one timer for the oldest is enough.
 """
 
@@ -10,7 +10,7 @@ import asyncio
 class Deadlines:
     """Limits each :class:`asyncio.Timeout` that it gets to ``seconds``; ``None`` means no limit.
 
-    ``seconds`` count from :meth:`begin`.  The timeout must be created without a time of its own
+    ``seconds`` count from :meth:`begin`. The timeout must be created without a time of its own
     (``asyncio.timeout(None)``), and must :meth:`end` before its block ends.
     """
 

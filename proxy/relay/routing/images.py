@@ -20,7 +20,7 @@ _MOST_WORDS: Final = 300
 class UpstreamImages:
     """An :class:`~proxy.tools.images.maker.ImageMaker` that asks one upstream.
 
-    ``served`` returns the upstream, which may be opened later than this is made.  ``model`` is what it is
+    ``served`` returns the upstream, which may be opened later than this is made. ``model`` is what it is
     asked for if an order names no model; empty if the upstream chooses.
     """
 

@@ -115,7 +115,7 @@ def estimated_usage(request: bytes, events: int) -> Usage:
     """Estimate the least usage of a turn without reported usage: it was broken off, or its upstream does not
     report usage.
 
-    ``request`` is the body that went upstream, ``events`` the number of events in the answer.  Each event
+    ``request`` is the body that went upstream, ``events`` the number of events in the answer. Each event
     counts as one token, because upstreams that stream token by token send one in each.
     """
     received = len(_BLOB.sub(b"", request)) // _TOKEN_BYTES
@@ -125,7 +125,7 @@ def estimated_usage(request: bytes, events: int) -> Usage:
 class Prices:
     """Prices by model.
 
-    A model is looked up by the name that the client used, then by the upstream's name.  For each name, an
+    A model is looked up by the name that the client used, then by the upstream's name. For each name, an
     exact entry takes precedence over the first pattern (``gpt-4o*``) that fits.
     """
 

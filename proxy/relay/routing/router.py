@@ -19,7 +19,7 @@ from proxy.wires.text_calls.rules import TextCalls
 from proxy.wires.upstream_port import StateHabit
 
 _MAX_KNOWN = 64
-"""The most models whose routes a router caches; the oldest entry is dropped.  Every caller whose rights name
+"""The most models whose routes a router caches; the oldest entry is dropped. Every caller whose rights name
 models or upstreams has a router, and so does every token that is narrowed in its own way."""
 
 _MAX_KNOWN_CHARS = 100
@@ -36,15 +36,15 @@ class ServedUpstream:
 
     ``narrowing`` limits every caller's policy to the tool patterns of this upstream; ``None`` for no limit.
 
-    ``models`` are patterns; ``renamed`` maps a client's name to the upstream's.  ``responses_state`` and
-    ``force_usage`` describe the provider's behaviour.  With ``strict_bridge``, a request of another dialect
+    ``models`` are patterns; ``renamed`` maps a client's name to the upstream's. ``responses_state`` and
+    ``force_usage`` describe the provider's behaviour. With ``strict_bridge``, a request of another dialect
     is refused if this upstream's dialect cannot express a field; otherwise it is sent without the field.
-    ``profiles`` say what its models take of such a request.  ``repair`` says which defects of its streams are
-    repaired.  ``total`` limits the time of responses that pass through.  ``max_tokens`` maps patterns of its
-    models to the most output tokens to ask for, if a client of another dialect sets no limit.  ``text_calls``
-    says which of its models write calls into their text, ``None`` for none.  ``breaker`` is its circuit
-    breaker.  ``secrets`` are the proxy's secrets that the upstream knows.  ``query_names`` are the query
-    parameters that it gets with inference requests, beside those that all upstreams get.  ``native`` are the
+    ``profiles`` say what its models take of such a request. ``repair`` says which defects of its streams are
+    repaired. ``total`` limits the time of responses that pass through. ``max_tokens`` maps patterns of its
+    models to the most output tokens to ask for, if a client of another dialect sets no limit. ``text_calls``
+    says which of its models write calls into their text, ``None`` for none. ``breaker`` is its circuit
+    breaker. ``secrets`` are the proxy's secrets that the upstream knows. ``query_names`` are the query
+    parameters that it gets with inference requests, beside those that all upstreams get. ``native`` are the
     types of tools that it understands itself although the client runs them; ``*`` means all of its dialects.
     Its models cost nothing if it is ``free``, else what is configured, or what is ``listed``.
     """
@@ -97,7 +97,7 @@ class ServedUpstream:
 
 
 class Route(Struct, frozen=True):
-    """The upstream for one request.  ``wire`` is the wire in which it is asked, empty for the request's
+    """The upstream for one request. ``wire`` is the wire in which it is asked, empty for the request's
     own."""
 
     served: ServedUpstream
@@ -152,8 +152,8 @@ class Router:
         """Return the routes to all upstreams that serve a model, the first choice first.
 
         An upstream is asked in ``wire`` if it speaks that, else in the first of ``others`` that it speaks.
-        Upstreams of the latter kind come last.  ``tag`` belongs to ``wire``: with and without it, the name
-        stands for the same model, but upstreams of other dialects do not know the tag.  Raise
+        Upstreams of the latter kind come last. ``tag`` belongs to ``wire``: with and without it, the name
+        stands for the same model, but upstreams of other dialects do not know the tag. Raise
         :class:`RequestError` (404, as OpenAI does) if no upstream serves the model in this dialect.
         """
         # Chat and embeddings share a wire, but only chat may be asked in others.

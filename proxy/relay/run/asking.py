@@ -34,8 +34,8 @@ _FIRST_PLACE: Final = 1_000_000
 async def show_turn_approvals(job: Job, state: State, approvals: Approvals) -> None:
     """Show the client which calls of the turn wait for approval, and note in which form.
 
-    A client that chose the tools by their servers gets items.  A client that declared the function gets
-    calls.  Any other client, or one that may not decide, gets a text.  An agent's run shows nothing: the run
+    A client that chose the tools by their servers gets items. A client that declared the function gets
+    calls. Any other client, or one that may not decide, gets a text. An agent's run shows nothing: the run
     that called the agent tells its own client.
     """
     waiting = state.turn.approvals
@@ -90,7 +90,7 @@ def _form(job: Job, state: State, approvals: Approvals, waiting: Sequence[Approv
 def _served(state: State, waiting: Sequence[Approval]) -> Mapping[str, tuple[str, str]]:
     """Map the id of each approval to the label and name by which the client knows the tool.
 
-    It holds only tools that the client chose by their servers.  An agent's call has the label of the agent.
+    It holds only tools that the client chose by their servers. An agent's call has the label of the agent.
     """
     shown = state.tools.offer.shown
     names = {tool: name for name, tool in state.tools.offer.names.items()}

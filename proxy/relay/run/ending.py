@@ -18,7 +18,7 @@ from proxy.wires.upstream_port import SuspendedCall
 
 
 class RunEnding:
-    """Ends runs.  The process has one."""
+    """Ends runs. The process has one."""
 
     def __init__(self, memory: RunMemory, settings: RunSettings) -> None:
         self._history = memory.history
@@ -210,7 +210,7 @@ class RunEnding:
     async def _hold(self, job: Job, state: State, *, needed: bool = True) -> bool:
         """Hold what the client does not see of this turn until it returns, if the caller is one person.
 
-        The client can continue without a turn that is not ``needed``.  Return whether the record holds
+        The client can continue without a turn that is not ``needed``. Return whether the record holds
         something for the client's next request.
         """
         outcome = state.outcome

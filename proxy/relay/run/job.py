@@ -23,7 +23,7 @@ from proxy.wires.wire import Wire
 
 
 class ClientSide(Struct, frozen=True):
-    """What the client asked, as it was planned.  The answer is written in the dialect of ``port``.
+    """What the client asked, as it was planned. The answer is written in the dialect of ``port``.
 
     ``typed`` turns it back into the form in which the client declared its tools; ``None`` for its own form.
     ``with_tools`` are the items that have brought tools to the response that the request continues.
@@ -40,8 +40,8 @@ class ClientSide(Struct, frozen=True):
 class UpstreamSide(Struct, frozen=True):
     """How the proxy asks the upstream: in the dialect of ``port``, with the body of ``editor``.
 
-    ``crossed`` says that the client speaks another dialect.  Then no byte passes unchanged.  ``head`` goes
-    with every turn.  ``is_large`` says that a thread serializes the body.
+    ``crossed`` says that the client speaks another dialect. Then no byte passes unchanged. ``head`` goes
+    with every turn. ``is_large`` says that a thread serializes the body.
     """
 
     route: Route
@@ -60,7 +60,7 @@ class UpstreamSide(Struct, frozen=True):
 class ToolAccess(Struct, frozen=True):
     """The tools of a run: ``offer`` is what it offers at first, the rest is what the caller may use.
 
-    ``policy`` is the caller's effective policy, and ``selection`` is its result for a catalog.  ``ledger``
+    ``policy`` is the caller's effective policy, and ``selection`` is its result for a catalog. ``ledger``
     holds the effects of the run, and those of the request that this one repeats.
     """
 
@@ -73,13 +73,13 @@ class ToolAccess(Struct, frozen=True):
 class Continuity(Struct, frozen=True):
     """What earlier requests left for this one, and what it leaves for later ones.
 
-    ``is_person`` says that the caller is one person, for whom a turn can be held.  ``restored`` says that
-    hidden parts of the conversation, unknown to the client, were put back into it.  ``notes_threads`` says
+    ``is_person`` says that the caller is one person, for whom a turn can be held. ``restored`` says that
+    hidden parts of the conversation, unknown to the client, were put back into it. ``notes_threads`` says
     that untrusted results are noted for conversations and responses that the upstream keeps.
     ``offer_fingerprint`` is the fingerprint of the offer if the answer is to be stored, else ``None``.
     ``repeat_key`` is the same for a repeat of this request, and empty if repeats are not recognized.
     ``connection_responses`` keeps a response that must not be stored, if the client's connection may continue
-    it.  ``approvals`` has the outcome of calls that waited for approvals.  ``recall`` says what was put back
+    it. ``approvals`` has the outcome of calls that waited for approvals. ``recall`` says what was put back
     into the request, and why other things were not.
     """
 
@@ -103,7 +103,7 @@ class Accounting(Struct, frozen=True):
 class Recording(Struct, frozen=True):
     """What the record gets of the request.
 
-    ``request`` is the client's body if it is to be stored, else empty.  ``prompt_hash`` is a digest
+    ``request`` is the client's body if it is to be stored, else empty. ``prompt_hash`` is a digest
     of the prompt (:mod:`proxy.relay.memory.prompt_hash`).
     """
 
@@ -143,7 +143,7 @@ class Job(Struct, frozen=True):
 
     @property
     def keeps(self) -> bool:
-        """Whether content of the run may be stored.  For an agent's run, the calling run must allow it
+        """Whether content of the run may be stored. For an agent's run, the calling run must allow it
         too."""
         nested = self.client.ask.nested
         return self.client.request.may_store and (nested is None or nested.asking.keeps)

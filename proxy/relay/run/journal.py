@@ -1,4 +1,4 @@
-"""Writes the record of a run while it runs.  Nothing here waits for the store."""
+"""Writes the record of a run while it runs. Nothing here waits for the store."""
 
 from collections.abc import Sequence
 
@@ -57,7 +57,7 @@ class Journal:
         self.watch("run_started", facts)
 
     def turn_ended(self, job: Job, state: State, error: str | None = None) -> None:
-        """Record the turn.  ``error`` is the run's error code if the turn failed."""
+        """Record the turn. ``error`` is the run's error code if the turn failed."""
         turn = state.run.turn
         usage = turn.usage
         if usage is None:
@@ -115,7 +115,7 @@ class Journal:
         """Close the run in the record.
 
         The record gets its messages if server tools took part, because nothing else remembers them, and if
-        requests are stored.  It gets none if the client asked that nothing be stored (rules R2 and R3).
+        requests are stored. It gets none if the client asked that nothing be stored (rules R2 and R3).
         """
         run = state.run
         if state.outcome.turns_told < run.turn.number:

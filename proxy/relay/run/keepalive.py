@@ -11,7 +11,7 @@ OnTick = Callable[[bool], Awaitable[None]]
 
 
 class Notifier:
-    """An event flag: says that there is something to show.  Only one task may wait for it at a time."""
+    """An event flag: says that there is something to show. Only one task may wait for it at a time."""
 
     __slots__ = ("_notified", "_waiter")
 
@@ -52,7 +52,7 @@ class Notifier:
 class SilenceTimer:
     """A timer that calls ``on_silence`` before ``after_s`` seconds have passed without anything being sent.
 
-    Whoever sends sets ``quiet`` to 0, which costs less than to note the time.  It counts half intervals, so
+    Whoever sends sets ``quiet`` to 0, which costs less than to note the time. It counts half intervals, so
     after two of them the silence is not longer than ``after_s``.
     """
 
@@ -66,7 +66,7 @@ class SilenceTimer:
         self.runs = False
 
     def start(self, after_s: float, on_silence: Callable[[], None]) -> None:
-        """Start the timer; it runs until :meth:`stop`.  ``on_silence`` may stop it."""
+        """Start the timer; it runs until :meth:`stop`. ``on_silence`` may stop it."""
         self._after_s, self._on_silence = after_s, on_silence
         self.quiet, self.runs = 0, True
         self._arm()
@@ -101,7 +101,7 @@ async def with_keepalive(
     Until then call ``on_tick`` every ``every_s`` seconds, and each time ``notifier`` is notified.
 
     If the caller is cancelled, or ``on_tick`` fails because the client has gone, ``work`` is cancelled and
-    has ended before this function raises.  If ``work`` had a result by then, ``discard`` gets it.
+    has ended before this function raises. If ``work`` had a result by then, ``discard`` gets it.
     """
     task = asyncio.get_running_loop().create_task(work)
     notifier = notifier or Notifier()

@@ -1,7 +1,7 @@
 """The loop of a run: it carries out the commands of a :class:`~proxy.relay.run.run.Run`.
 
-Bytes flow ``upstream → reader → run and writer → client``.  The run decides.  The writer decides what the
-client sees, and the editor what the upstream gets.  Nothing here knows a wire.
+Bytes flow ``upstream → reader → run and writer → client``. The run decides. The writer decides what the
+client sees, and the editor what the upstream gets. Nothing here knows a wire.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ from proxy.wires.stream.plain import PlainTurn
 
 
 class Orchestrator:
-    """Runs jobs.  The process has one; each job has its own state."""
+    """Runs jobs. The process has one; each job has its own state."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Orchestrator:
     async def run(self, job: Job, client: ClientStream) -> None:
         """Serve one request to its end.
 
-        In every case the client gets a whole answer or an error that it can read.  The run is always closed
+        In every case the client gets a whole answer or an error that it can read. The run is always closed
         in the record, even if the client has gone (rule E4).
         """
         tape = self._journal.tape(job, client)
@@ -337,7 +337,7 @@ def _writer(job: Job, is_hidden: Callable[[str], bool], *, usage_was_added: bool
 
 def _repair_habit(job: Job) -> RepairHabit:
     """Return which defects of the upstream's stream are repaired."""
-    # A stream of another dialect is rewritten anyway.  With several choices only one would be left.
+    # A stream of another dialect is rewritten anyway. With several choices only one would be left.
     if job.upstream.crossed or job.client.request.choices != 1:
         return "off"
     return job.upstream.route.served.repair

@@ -1,6 +1,6 @@
 """Finds the request that an agent's or a program's run is part of.
 
-That is the run that waits for the agent's call.  If the call was approved later, it is the request that
+That is the run that waits for the agent's call. If the call was approved later, it is the request that
 continues the turn of the call.
 """
 
@@ -57,8 +57,8 @@ class ProgramAccess(Struct, frozen=True):
 class ClientPause(Struct, frozen=True):
     """How programs of a request wait for its client, which knows their calls.
 
-    ``part_id`` returns the id of the part that shows a program's call.  ``container`` returns the name by
-    which the client refers to what waits.  ``results`` are what the request brings, by the ids of calls.
+    ``part_id`` returns the id of the part that shows a program's call. ``container`` returns the name by
+    which the client refers to what waits. ``results`` are what the request brings, by the ids of calls.
     """
 
     part_id: Callable[[str], str]
@@ -70,10 +70,10 @@ class ClientPause(Struct, frozen=True):
 class Parent:
     """The caller of agents, and what those agents may use together.
 
-    ``ask`` is the client's request, and ``model`` the model that it names.  ``ledger`` has the effects of the
-    run.  ``turn`` is the number of the turn with the calls, and ``calls`` maps their ids to the calls of
-    agents.  ``asking`` says what these calls may do about approvals.  ``running`` are the tasks of the
-    agents.  ``access`` is what programs may use, and ``pause`` how they wait for the client; ``None`` if they
+    ``ask`` is the client's request, and ``model`` the model that it names. ``ledger`` has the effects of the
+    run. ``turn`` is the number of the turn with the calls, and ``calls`` maps their ids to the calls of
+    agents. ``asking`` says what these calls may do about approvals. ``running`` are the tasks of the
+    agents. ``access`` is what programs may use, and ``pause`` how they wait for the client; ``None`` if they
     cannot.
     """
 
@@ -108,7 +108,7 @@ def continued_by(
 
 
 class Parents:
-    """The callers of agents in this process.  The process has one instance."""
+    """The callers of agents in this process. The process has one instance."""
 
     def __init__(self, turns: AgentTurns | None = None) -> None:
         """``turns`` stores turns of agents that wait for approvals; without it no agent can ask for one."""
@@ -120,7 +120,7 @@ class Parents:
     def waiting(self, job: Job, state: State, calls: Sequence[ToolCall], policy: Policy) -> Iterator[None]:
         """Let the run wait for agents and programs inside this block; ``policy`` is for its calls.
 
-        At its end, agents that still run are cancelled, because their caller no longer waits.  Then the use
+        At its end, agents that still run are cancelled, because their caller no longer waits. Then the use
         of the agents counts against the run's budgets.
         """
         run_id, client = job.identity.run_id, job.client
@@ -154,8 +154,8 @@ class Parents:
     def continuing(self, agent: AgentCall, parent: Parent) -> Iterator[None]:
         """Let a call of an agent run inside this block for a request that continues its turn.
 
-        Several requests may continue the same turn, and only one of them runs the call.  It is not known here
-        which one, so the first represents all.  If its client leaves, the agent continues for the next one.
+        Several requests may continue the same turn, and only one of them runs the call. It is not known here
+        which one, so the first represents all. If its client leaves, the agent continues for the next one.
         """
         own = replace(parent, calls={agent.call.call_id: agent}, running=set())
         key = agent.run_id, agent.call.call_id

@@ -1,6 +1,6 @@
-"""The state machine of one client request: what has happened, and which command is next.  No I/O, no wire.
+"""The state machine of one client request: what has happened, and which command is next. No I/O, no wire.
 
-The loop is data.  The orchestrator feeds a :class:`Run` the events of each turn and carries out the command
+The loop is data. The orchestrator feeds a :class:`Run` the events of each turn and carries out the command
 that it returns::
 
     CallModel ──turn_ended──▶ RunTools ──tools_ran──▶ CallModel …
@@ -8,7 +8,7 @@ that it returns::
         │ └──▶ AskApproval ──decided
         └────────────────────────────────────────────▶ Finish
 
-A spent budget still ends a run in an answer.  The calls that are left get the result ``budget_exhausted``,
+A spent budget still ends a run in an answer. The calls that are left get the result ``budget_exhausted``,
 and the model is asked one last time, without tools (rule T7).
 """
 
@@ -40,7 +40,7 @@ _BUDGET_NOTE = "[The tool budget of this request is spent; further tool calls we
 
 
 class CallModel(Struct, frozen=True):
-    """Ask the model.  ``number`` counts turns from 1; in the ``last`` turn the model must not call tools."""
+    """Ask the model. ``number`` counts turns from 1; in the ``last`` turn the model must not call tools."""
 
     number: int
     last: bool = False
@@ -55,7 +55,7 @@ class AskApproval(Struct, frozen=True):
 class RunTools(Struct, frozen=True):
     """Run ``calls``; ``refused`` are the results of calls that do not run.
 
-    ``approved`` are the indices of calls that needed an approval and got it.  ``waiting`` are calls that do
+    ``approved`` are the indices of calls that needed an approval and got it. ``waiting`` are calls that do
     not run now, because their approval is undecided.
     """
 
@@ -78,9 +78,9 @@ class Suspend(Struct, frozen=True):
 class Finish(Struct, frozen=True):
     """The run is over.
 
-    ``reason`` is the finish reason for the client, ``None`` for the upstream's own.  ``error`` is the error
-    that ends the stream.  ``in_stream`` says that the upstream's own stream shows it, so that a client whose
-    stream is not composed has it already.  ``answered`` says that the client has its whole response.
+    ``reason`` is the finish reason for the client, ``None`` for the upstream's own. ``error`` is the error
+    that ends the stream. ``in_stream`` says that the upstream's own stream shows it, so that a client whose
+    stream is not composed has it already. ``answered`` says that the client has its whole response.
     ``note`` is a short text from the proxy to the user.
     """
 
@@ -136,19 +136,19 @@ def _never(call: ToolCall, turn: int) -> bool:
 class Run:
     """The turns, calls and budgets of one request.
 
-    ``is_hidden`` says whether the client must not see a call of this name.  ``needs_approval`` says whether a
-    server call of that turn needs an approval before it runs.  ``clock`` returns monotonic seconds.
+    ``is_hidden`` says whether the client must not see a call of this name. ``needs_approval`` says whether a
+    server call of that turn needs an approval before it runs. ``clock`` returns monotonic seconds.
     ``price`` is the model's price; without one, ``cost`` (in billionths) is ``None`` until a tool call costs
-    something.  ``spent_tokens`` and
-    ``spent_cost`` count against limits, and include estimates of what was not reported.  ``spent`` is the
-    setting whose budget is used up, empty if none is.  ``silent_turns`` are the turns whose usage the
-    upstream did not report.  ``uses`` counts calls of the provider's tools, by name, that server tools run.
+    something. ``spent_tokens`` and
+    ``spent_cost`` count against limits, and include estimates of what was not reported. ``spent`` is the
+    setting whose budget is used up, empty if none is. ``silent_turns`` are the turns whose usage the
+    upstream did not report. ``uses`` counts calls of the provider's tools, by name, that server tools run.
     With ``continues_pauses`` the run continues a paused turn, even if no server
     tool ran.
 
     An agent's run has a ``purse``: what it uses also counts against the budgets of the run that called it.
-    One turn, for its report, is taken from the purse before the run begins.  ``had_turns_before`` says that
-    the agent had turns before.  ``agents`` counts what agents used of this run's budgets; :meth:`settle` adds
+    One turn, for its report, is taken from the purse before the run begins. ``had_turns_before`` says that
+    the agent had turns before. ``agents`` counts what agents used of this run's budgets; :meth:`settle` adds
     to it.
     """
 
@@ -275,7 +275,7 @@ class Run:
             # The model did not mean a call that was cut off or that a filter stopped (rule W7).
             return Finish(turn.reason)
         if hidden and (theirs or not turn.last):
-            # On the last turn a budget is spent, so nothing runs.  But when the client returns, each call of
+            # On the last turn a budget is spent, so nothing runs. But when the client returns, each call of
             # the turn needs an answer.
             return self._run_tools(hidden)
         if theirs and composed:
@@ -332,8 +332,8 @@ class Run:
         """Return the command that follows :class:`AskApproval`.
 
         ``approved`` and ``waiting`` are the indices of calls that may run, and of calls whose approval is
-        undecided.  ``refused`` are results of calls that would not run in any case.  The policy that asked
-        refuses all others.  Raises RuntimeError if nothing was asked.
+        undecided. ``refused`` are results of calls that would not run in any case. The policy that asked
+        refuses all others. Raises RuntimeError if nothing was asked.
         """
         command, self.turn.undecided = self.turn.undecided, None
         if command is None:
@@ -387,7 +387,7 @@ class Run:
     def _report_is_due(self) -> str:
         """Return the setting that makes the next turn of an agent's run its last, or take one more turn.
 
-        The result is empty if the next turn is not the last.  An agent's last turn, with its report, counts
+        The result is empty if the next turn is not the last. An agent's last turn, with its report, counts
         as one of its turns.
         """
         if self._purse is None:
@@ -432,7 +432,7 @@ class Run:
         return CallModel(self.turn.number, last)
 
     def count_usage(self) -> None:
-        """Add the usage that the current turn reported, once.  A failed turn counts, too, because it has a
+        """Add the usage that the current turn reported, once. A failed turn counts, too, because it has a
         cost."""
         turn = self.turn
         if turn.usage is None or turn.counted:

@@ -35,9 +35,9 @@ from proxy.wires.upstream_port import TurnReader
 class ClientOutput(Struct):
     """The client's response: ``client`` sends what ``writer`` makes, which ``make_writer`` returns.
 
-    ``head`` has the headers of the first upstream response, which the client gets.  ``typed`` turns calls of
-    functions back into those of the client's typed tools.  ``plain`` can read the first turn as long as it is
-    plain text; its bytes reach the client without the writer.  ``None`` if only a turn reader can.
+    ``head`` has the headers of the first upstream response, which the client gets. ``typed`` turns calls of
+    functions back into those of the client's typed tools. ``plain`` can read the first turn as long as it is
+    plain text; its bytes reach the client without the writer. ``None`` if only a turn reader can.
     """
 
     client: ClientStream
@@ -50,7 +50,7 @@ class ClientOutput(Struct):
 
     @property
     def writer(self) -> StreamWriter:
-        """The writer of the stream.  It is made when it is needed: a plain answer needs none."""
+        """The writer of the stream. It is made when it is needed: a plain answer needs none."""
         writer = self._writer
         if writer is None:
             writer = self._writer = self.make_writer()
@@ -100,12 +100,12 @@ class ClientOutput(Struct):
 class ToolState(Struct):
     """The tools of a run as they are now: the offer changes if the model turns out to take no tools.
 
-    ``withheld`` maps tools that the run offers, but its later turns do not, to the rule.  ``effects`` says
-    that a tool with side effects has run.  ``sealed`` says that the record is encrypted, so arguments need no
-    masking.  ``asks_by_call`` says that the proxy now asks the client about approvals by calls of a function;
+    ``withheld`` maps tools that the run offers, but its later turns do not, to the rule. ``effects`` says
+    that a tool with side effects has run. ``sealed`` says that the record is encrypted, so arguments need no
+    masking. ``asks_by_call`` says that the proxy now asks the client about approvals by calls of a function;
     if the model calls that function, its calls are hidden.
 
-    A ``ToolState`` holds no reference to the run, although the run calls its methods.  A reference cycle
+    A ``ToolState`` holds no reference to the run, although the run calls its methods. A reference cycle
     would keep the memory of each run until the garbage collector comes.
     """
 
@@ -195,15 +195,15 @@ class RunClock(Struct):
 class TurnProgress(Struct):
     """The progress of the current turn; each turn has a new one.
 
-    ``first_chunk_at`` is when its stream began, 0 before that.  ``events`` counts the events of its stream if
-    use is limited.  ``results`` are its result messages by call id, and
-    ``unfilled`` the results of calls that wait.  ``fields_recovered`` says that the last
-    change after the upstream's refusal was to leave out fields.  ``lessons`` are what its refusals said about
-    tools.  ``waiting`` are the approvals that its calls
+    ``first_chunk_at`` is when its stream began, 0 before that. ``events`` counts the events of its stream if
+    use is limited. ``results`` are its result messages by call id, and
+    ``unfilled`` the results of calls that wait. ``fields_recovered`` says that the last
+    change after the upstream's refusal was to leave out fields. ``lessons`` are what its refusals said about
+    tools. ``waiting`` are the approvals that its calls
     wait for, by the indices of the calls; ``of_agents`` are those that its calls of agents wait for, and
     ``paused`` the programs that wait for the client.
-    ``granted`` are the grants that let other calls run.  ``asks_by_call`` says that the client is asked by
-    calls of a function.  ``checked`` says that the limits of the provider's tools were applied to its calls.
+    ``granted`` are the grants that let other calls run. ``asks_by_call`` says that the client is asked by
+    calls of a function. ``checked`` says that the limits of the provider's tools were applied to its calls.
     ``text_sent_back`` is the answer's text as the client will send it back; it is empty if the client was
     asked in text.
     """
@@ -252,9 +252,9 @@ class Found(Struct):
 class Outcome(Struct):
     """The outcome of a run.
 
-    ``turns_told`` is the last turn that the observers know.  ``finish_reason`` is the one that the client
-    got.  ``has_data_for_next_request`` says that the record gets data for the client's next request.
-    ``found`` is what calls of the provider's tools found.  ``failure`` is the message with which the run
+    ``turns_told`` is the last turn that the observers know. ``finish_reason`` is the one that the client
+    got. ``has_data_for_next_request`` says that the record gets data for the client's next request.
+    ``found`` is what calls of the provider's tools found. ``failure`` is the message with which the run
     failed.
     """
 
@@ -292,7 +292,7 @@ class Outcome(Struct):
         return sorted({*self._earlier, *lost}) if lost or self._earlier else ()
 
     def message(self) -> bytes:
-        """Return the assistant message of the turn that was read last.  Raises RuntimeError before the first
+        """Return the assistant message of the turn that was read last. Raises RuntimeError before the first
         turn."""
         if (reader := self.reader) is None:
             raise RuntimeError("no turn has been read yet")
@@ -300,7 +300,7 @@ class Outcome(Struct):
 
 
 class State(Struct):
-    """The data of a job that changes while it runs.  Each turn gets a new ``turn``.
+    """The data of a job that changes while it runs. Each turn gets a new ``turn``.
 
     ``row`` is the row with which the run began.
     """

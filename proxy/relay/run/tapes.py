@@ -7,7 +7,7 @@ from proxy.relay.run.job import Job
 
 
 class Tape(Protocol):
-    """Notes the bytes of one run.  Its methods neither wait nor raise."""
+    """Notes the bytes of one run. Its methods neither wait nor raise."""
 
     @property
     def client(self) -> ClientStream:
@@ -18,7 +18,7 @@ class Tape(Protocol):
 
 
 class Tapes(Protocol):
-    """Decides which runs are noted.  The process has one."""
+    """Decides which runs are noted. The process has one."""
 
     def begin(self, job: Job, client: ClientStream) -> Tape | None:
         """Begin to note a run, until its tape is finished; return ``None`` for a run that is not noted."""

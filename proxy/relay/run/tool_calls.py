@@ -46,7 +46,7 @@ _NARROWED_BYTES = 16 << 20
 
 
 class ToolCalls:
-    """Runs the hidden calls of turns.  The process has one."""
+    """Runs the hidden calls of turns. The process has one."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class ToolCalls:
         """Return the caller's policy, narrowed to what this request offered.
 
         If a tool was left out only because it needs an approval, its call is refused with that reason (rule
-        T2).  Runs that share policy and offer share the result.
+        T2). Runs that share policy and offer share the result.
         """
         selection = job.tools.selection
         withheld = frozenset() if selection.asks else selection.asking
@@ -303,7 +303,7 @@ class _ShownCalls:
         self._put(self._output.writer.tool_progressed(self._calls.get(call.call_id, call), progress))
 
     def finished(self, call: ToolCall, result: ToolResult) -> None:
-        """Show the result of a call.  A replay shows results in the order of the original run."""
+        """Show the result of a call. A replay shows results in the order of the original run."""
         self.started(call, result.arguments_redacted)  # A refused call has not been shown yet.
         self._results[call.call_id] = (call, result)
         self._order.append(replayable("finished", lambda: call.call_id))

@@ -23,7 +23,7 @@ class RunUsage:
     def report(self, run: Run, body: Callable[[], bytes], events: int, *, answered: bool) -> None:
         """Report to the meter what was used since the last report, including that of a broken turn.
 
-        ``answered`` says that the upstream's answer to the turn began.  ``body`` returns the request that was
+        ``answered`` says that the upstream's answer to the turn began. ``body`` returns the request that was
         sent, and ``events`` counts the events of the stream so far.
         """
         if run.turn.usage is not None:

@@ -1,12 +1,12 @@
 """Runs of agents: a model calls a tool, and another run does the task.
 
-The run of an agent has its own model, instructions, tools and turns.  It sees only the task, and returns
-only its report.  What it may use comes from the run that called it: the caller's rights, and the rest of
+The run of an agent has its own model, instructions, tools and turns. It sees only the task, and returns
+only its report. What it may use comes from the run that called it: the caller's rights, and the rest of
 that run's budgets.
 
-If a call of an agent needs an approval, the agent's run suspends as a client's run does.  The call of the
-agent then ends, and names the approvals.  The run that called it asks its client.  After somebody has
-decided, the tool of the agent is called again.  The agent's model then gets the same request, with the held
+If a call of an agent needs an approval, the agent's run suspends as a client's run does. The call of the
+agent then ends, and names the approvals. The run that called it asks its client. After somebody has
+decided, the tool of the agent is called again. The agent's model then gets the same request, with the held
 turn.
 """
 
@@ -87,7 +87,7 @@ class _AgentPermissions(Struct, frozen=True):
 
 
 class AgentRuns:
-    """Runs agents, as a :class:`~proxy.tools.agents.provider.RunAgent`.  The process has one instance."""
+    """Runs agents, as a :class:`~proxy.tools.agents.provider.RunAgent`. The process has one instance."""
 
     def __init__(
         self,
@@ -100,8 +100,8 @@ class AgentRuns:
         run_ids: Callable[[], str],
         run_context: AgentRunContext,
     ) -> None:
-        """``wire`` is Chat, in which the models of agents are asked.  ``others`` are the names of the wires
-        that these requests can be translated to.  ``settings`` apply to all runs."""
+        """``wire`` is Chat, in which the models of agents are asked. ``others`` are the names of the wires
+        that these requests can be translated to. ``settings`` apply to all runs."""
         self._runs = runs
         self._parents = parents
         self._wire = wire
@@ -145,8 +145,8 @@ class AgentRuns:
     async def _begin(self, call: AgentCall | None) -> AgentUsed:
         """Return what the agent has used before, and record that it continues, if it does.
 
-        Claims of effects are forgotten after a time, but this note is not.  So an agent whose process died
-        after it continued does not continue again.  Raise :class:`~proxy.base.errors.ToolFailure`.
+        Claims of effects are forgotten after a time, but this note is not. So an agent whose process died
+        after it continued does not continue again. Raise :class:`~proxy.base.errors.ToolFailure`.
         """
         if call is None or call.goes_on is None or self._parents.turns is None:
             return AgentUsed()
@@ -183,7 +183,7 @@ class AgentRuns:
         return ToolFailure(words, code="approval_required")
 
     async def _run(self, agent: Agent, ask: Ask, parent: Parent, watch: RunWatch, used: AgentUsed) -> RunEnd:
-        """Run the agent and return the outcome.  The agent's run ends with its call, and with the calling
+        """Run the agent and return the outcome. The agent's run ends with its call, and with the calling
         run."""
         running = asyncio.get_running_loop().create_task(self._serve(agent, ask))
         parent.running.add(running)
@@ -224,7 +224,7 @@ class AgentRuns:
         watch: RunWatch,
         used: AgentUsed,
     ) -> Ask:
-        """Return the request of an agent's run.  If the agent continues, it is its earlier request with the
+        """Return the request of an agent's run. If the agent continues, it is its earlier request with the
         held turn."""
         outer, purse = parent.ask, parent.purse
         call = parent.calls.get(context.call_id)
@@ -317,7 +317,7 @@ def _body(agent: Agent, model: str, task: str, outer: Mapping[str, Any], asking:
     """Return the request to an agent's model: its instructions and the task, and nothing of the
     conversation.
 
-    ``outer`` is the client's request, from which only the end user is taken.  ``asking`` are tools that the
+    ``outer`` is the client's request, from which only the end user is taken. ``asking`` are tools that the
     agent does not get because their calls need an approval.
     """
     instructions = agent.instructions
@@ -347,7 +347,7 @@ def _body_of(turn: AgentTurn) -> Body:
 def _output(job: Job) -> ClientStream:
     """Return the stream of an agent's run, which sends nothing: the report comes from its ``RunWatch``.
 
-    An agent that continues must have its held turn, with all results of that turn.  Raise
+    An agent that continues must have its held turn, with all results of that turn. Raise
     :class:`~proxy.base.errors.ToolFailure` if not.
     """
     nested, continuity = job.client.ask.nested, job.continuity

@@ -26,10 +26,10 @@ _MOST_NAME = 200
 
 @dataclass(frozen=True, slots=True)
 class DirectCall:
-    """One call.  ``tool`` is the name that the client wrote, and ``arguments`` is JSON text.
+    """One call. ``tool`` is the name that the client wrote, and ``arguments`` is JSON text.
 
-    ``wire`` is the name of the dialect in which the call came.  ``policy`` is the caller's policy, and
-    ``selection`` its result for the tools.  ``repeat`` identifies the call for retries, if that is known.
+    ``wire`` is the name of the dialect in which the call came. ``policy`` is the caller's policy, and
+    ``selection`` its result for the tools. ``repeat`` identifies the call for retries, if that is known.
     """
 
     identity: Identity
@@ -54,7 +54,7 @@ class DirectCall:
 
 
 class DirectCalls:
-    """Runs calls that clients ask for.  The process has one instance."""
+    """Runs calls that clients ask for. The process has one instance."""
 
     def __init__(
         self, runner: Runner, store: Store, idempotency: Idempotency, watch: RunEvents, *, budget_s: float
@@ -90,8 +90,8 @@ class OpenCall:
     async def run(self, on_progress: OnProgress | None = None) -> ToolResult | None:
         """Run the call and return its result; the record has it as a run of one call, whatever its outcome.
 
-        Return ``None`` for a tool that the caller is not offered; that is recorded too.  A cancellation
-        stops a tool that only reads; a tool with effects that has begun runs to its end.  Until
+        Return ``None`` for a tool that the caller is not offered; that is recorded too. A cancellation
+        stops a tool that only reads; a tool with effects that has begun runs to its end. Until
         :meth:`answered` is called, an equal call repeats this one and causes no effect (rule R5).
         """
         calls, call = self._calls, self._call
@@ -151,7 +151,7 @@ class OpenCall:
 
     async def _result(self, on_progress: OnProgress | None) -> ToolResult | None:
         calls, call = self._calls, self._call
-        # The first call of the only turn.  Its id is the run's, because a client may use its own id again.
+        # The first call of the only turn. Its id is the run's, because a client may use its own id again.
         asked = ToolCall(call.identity.run_id, call.tool, call.arguments, 0)
         context = RunContext(
             call.identity.run_id,

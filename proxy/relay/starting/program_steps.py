@@ -51,7 +51,7 @@ class Waits(Exception):
 
 
 class StepTools(Struct, frozen=True):
-    """What runs the calls of programs.  ``parallel`` is as in the settings of a run."""
+    """What runs the calls of programs. ``parallel`` is as in the settings of a run."""
 
     runner: Runner
     approvals: Approvals
@@ -72,7 +72,7 @@ class Steps:
         outer_call: str,
         deadline: float,
     ) -> None:
-        """``context`` is that of the program's run.  ``outer_call`` is the id of the call that runs it, and
+        """``context`` is that of the program's run. ``outer_call`` is the id of the call that runs it, and
         ``deadline`` the monotonic time at which it has to be over."""
         access = parent.access
         if access is None:

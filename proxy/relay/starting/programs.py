@@ -1,11 +1,11 @@
 """Programs: a model writes code that calls tools, and gets only what the code returns or prints.
 
-A program has a run of its own in the record, as an agent has, but no model.  Its steps are the turns of that
+A program has a run of its own in the record, as an agent has, but no model. Its steps are the turns of that
 run: in each, the calls that the program waits for go through the same runner as any other call.
 
-Before calls that can have an effect, the program's state is on record.  If the process dies, the same request
+Before calls that can have an effect, the program's state is on record. If the process dies, the same request
 leads to the same program, which goes on from that state in the same run; the claims of effects tell which of
-its calls have happened (rule R5).  If calls need an approval, the program waits as an agent does: its call
+its calls have happened (rule R5). If calls need an approval, the program waits as an agent does: its call
 ends and names the approvals, and it is called again once somebody has decided.
 """
 
@@ -52,7 +52,7 @@ _UNKNOWN: Final = (
 
 
 class ProgramRuns:
-    """Runs programs, as a :data:`~proxy.tools.programs.programs.RunProgram`.  The process has one."""
+    """Runs programs, as a :data:`~proxy.tools.programs.programs.RunProgram`. The process has one."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class ProgramRuns:
     async def _continued(self, waited: ProgramState, caller: str) -> ProgramState:
         """Return the newest state of a program that waited for approvals.
 
-        It may have gone on before, and been interrupted.  Claims of effects are forgotten after a time; then
+        It may have gone on before, and been interrupted. Claims of effects are forgotten after a time; then
         nobody can tell which of its last calls have happened.
         """
         latest = await self._tools.states.find(waited.key, caller)
@@ -286,7 +286,7 @@ class _ProgramRun:
         return self._ledger.untrusted_before(sys.maxsize)
 
     def _note(self, role: str, text: str) -> None:
-        """Keep the program, or what came of it.  It may contain private arguments, so it is only kept
+        """Keep the program, or what came of it. It may contain private arguments, so it is only kept
         encrypted (rule R3)."""
         store, state = self._owner._store, self._steps.state
         if store.sealed and self._parent.asking.keeps:
@@ -335,7 +335,7 @@ def _value(text: str) -> Any:
 
 
 def _nth(parent: Parent, call: AgentCall | None) -> str:
-    """Return which of the equal calls of a turn this is; empty for the first.  Each has its own state."""
+    """Return which of the equal calls of a turn this is; empty for the first. Each has its own state."""
     if call is None:
         return ""
     equal = [id_ for id_, one in parent.calls.items() if one.call.arguments == call.call.arguments]

@@ -44,7 +44,7 @@ class Runs(Struct, frozen=True):
     ) -> StartedRun:
         """Plan a request as a run, unless its ``job`` is planned already, and open its ``output``.
 
-        Nothing runs before :meth:`StartedRun.serve`.  Raise :class:`~proxy.base.errors.RequestError` and
+        Nothing runs before :meth:`StartedRun.serve`. Raise :class:`~proxy.base.errors.RequestError` and
         :class:`~proxy.base.errors.StoreError` as planning does, and what ``output`` raises.
         """
         if job is None:

@@ -18,7 +18,7 @@ class ConnectionBounds:
     """The limits of connections: seconds for a client to send a head, and to read some of a response.
 
     ``pending_heads`` counts incomplete heads, except those of peers whose address is ``trusted``.
-    ``descriptors`` tells whether file descriptors are left for another client.  ``refusals`` limits the log
+    ``descriptors`` tells whether file descriptors are left for another client. ``refusals`` limits the log
     lines about both.
     """
 
@@ -34,7 +34,7 @@ Handler = Callable[[EdgeRequest], Awaitable[web.StreamResponse]]
 
 
 class Application(Protocol):
-    """The application that answers requests.  ``handle`` raises nothing but cancellations."""
+    """The application that answers requests. ``handle`` raises nothing but cancellations."""
 
     @property
     def handle(self) -> Handler: ...

@@ -49,8 +49,8 @@ class TrustedProxies:
     def client_of(self, peer: str, forwarded: Sequence[str]) -> str:
         """Return the client's address, from the peer's address and the lines of ``X-Forwarded-For`` in order.
 
-        Each proxy appends the address of its caller on the right.  So the client's address is the right-most
-        one that is not a trusted proxy's; the client itself may have written everything left of it.  The
+        Each proxy appends the address of its caller on the right. So the client's address is the right-most
+        one that is not a trusted proxy's; the client itself may have written everything left of it. The
         search ends at text that is not an address, or is longer than any chain of proxies.
         """
         here = _parse(peer)

@@ -17,7 +17,7 @@ request.
 (6) aiohttp accepts chunks with HTTP/1.0, whose readers see no body there, and any version whose number the
 parser knows.
 
-(7) A body that arrives after its request was taken occupies a place in the queue for good.  In the end,
+(7) A body that arrives after its request was taken occupies a place in the queue for good. In the end,
 aiohttp reads only the first of several requests that arrive at once.
 
 (8) aiohttp runs each request in a task of its own, and a second task waits for it.
@@ -419,7 +419,7 @@ class EdgeConnection(AiohttpConnection):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Send a response.  After a refusal, discard what the client still sends, for a limited time."""
+        """Send a response. After a refusal, discard what the client still sends, for a limited time."""
         finished = await super().finish_response(request, resp, start_time)
         if self._mode is REFUSED and self.transport is not None and self.transport.can_write_eof():
             self.transport.write_eof()

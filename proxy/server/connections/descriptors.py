@@ -1,7 +1,7 @@
 """Reserve the last file descriptors for answers, upstreams and the record.
 
 If none are left, the event loop closes a new connection without a message, and an accepted request cannot
-reach its upstream.  The system assigns the lowest free number, so the number of a new connection shows how
+reach its upstream. The system assigns the lowest free number, so the number of a new connection shows how
 many are in use.
 """
 

@@ -1,7 +1,7 @@
 """Stop a process without losing its open requests.
 
-*Leaving*: ``/readyz`` reports that the server is not ready, but all requests are served.  *Refusing*: new
-requests get 503, open ones continue.  *Cut*: open requests are ended in a way that their clients can see.  A
+*Leaving*: ``/readyz`` reports that the server is not ready, but all requests are served. *Refusing*: new
+requests get 503, open ones continue. *Cut*: open requests are ended in a way that their clients can see. A
 process that is being replaced (*retiring*) refuses nothing, and ends each connection with its next response.
 """
 
@@ -105,7 +105,7 @@ class Draining:
 
 
 async def wait_unless_hurried(work: Coroutine[Any, Any, Any], hurried: asyncio.Event | None) -> bool:
-    """Wait until ``work`` ends; cancel it once ``hurried`` is set.  Return whether it ended by itself."""
+    """Wait until ``work`` ends; cancel it once ``hurried`` is set. Return whether it ended by itself."""
     task = asyncio.ensure_future(work)
     haste = asyncio.ensure_future((hurried or asyncio.Event()).wait())
     try:

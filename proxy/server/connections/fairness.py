@@ -1,7 +1,7 @@
 """Limit how many requests begin in one turn of the event loop.
 
-Starting a request takes a hundred times as long as passing on a piece of a stream.  If hundreds of requests
-arrived at once, the open streams would stall until all of them had been sent upstream.  So only a few begin
+Starting a request takes a hundred times as long as passing on a piece of a stream. If hundreds of requests
+arrived at once, the open streams would stall until all of them had been sent upstream. So only a few begin
 in each turn, and the loop passes on other data between turns.
 """
 

@@ -1,8 +1,8 @@
 """Translate Azure's spelling of the API's paths, for clients that are made for Azure.
 
 ``AzureOpenAI`` and similar clients call ``/openai/deployments/NAME/chat/completions`` to ask a model, and
-``/openai/models`` and the like for the rest.  Azure's newer API is ``/openai/v1``.  Each of these stands for
-a path below ``/v1``, and every decision uses that path.  A deployment is a model's name here.  The proxy puts
+``/openai/models`` and the like for the rest. Azure's newer API is ``/openai/v1``. Each of these stands for
+a path below ``/v1``, and every decision uses that path. A deployment is a model's name here. The proxy puts
 it into the body, which decides rights, prices and limits, and is all that an upstream sees of it.
 """
 
@@ -58,7 +58,7 @@ def _name(escaped: str) -> str:
 def without_slashes(path: str, endpoints: EndpointTable) -> str:
     """Return a path without the encoded slashes in the name of a deployment.
 
-    Names of models may contain slashes.  They are harmless, because the proxy moves this name into the body.
+    Names of models may contain slashes. They are harmless, because the proxy moves this name into the body.
     """
     deployed = _DEPLOYMENT.match(path)
     if deployed is None or not _is_deployed(deployed[2], endpoints):

@@ -16,7 +16,7 @@ from proxy.json.splice import load_strict
 
 
 class JsonBodies:
-    """Parses the bodies of requests, each with at most ``most_values`` values.  Belongs to one event loop."""
+    """Parses the bodies of requests, each with at most ``most_values`` values. Belongs to one event loop."""
 
     def __init__(self, most_values: int) -> None:
         self._most = most_values
@@ -25,7 +25,7 @@ class JsonBodies:
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
 
     def load_now(self, raw: bytes) -> dict[str, Any] | None:
-        """Return the parsed body; ``None`` for a large one.  Raises as :func:`load_strict` does."""
+        """Return the parsed body; ``None`` for a large one. Raises as :func:`load_strict` does."""
         if len(raw) > self._certain:
             if is_large(raw):
                 return None
@@ -35,10 +35,10 @@ class JsonBodies:
         return load_strict(raw)
 
     async def load(self, raw: bytes, caller: str, among: str | None = None) -> dict[str, Any]:
-        """Return a large body, parsed in a thread.  For each caller, only one is parsed at a time.
+        """Return a large body, parsed in a thread. For each caller, only one is parsed at a time.
 
         If ``among`` names a group, only one large body of the group is parsed at a time, too: one client
-        could make up credentials and appear as many callers of one address.  Raises as :func:`load_strict`
+        could make up credentials and appear as many callers of one address. Raises as :func:`load_strict`
         does.
         """
         # Take the caller's lock first, so that each caller has only one body in line for the group's lock.

@@ -43,8 +43,8 @@ class WebSocketMessage(Struct):
     """The message of a WebSocket that contained a request.
 
     ``socket`` sends the answer; each event gets ``lane`` as its ``stream_id`` unless that is empty.
-    ``local`` are the responses that only this connection remembers.  ``generates`` is false for a response
-    that is only prepared.  After the answer, ``failed`` says that no request can continue it.
+    ``local`` are the responses that only this connection remembers. ``generates`` is false for a response
+    that is only prepared. After the answer, ``failed`` says that no request can continue it.
     """
 
     socket: "WebSocket"
@@ -57,12 +57,12 @@ class WebSocketMessage(Struct):
 class EdgeRequest(AiohttpRequest):
     """A request as aiohttp's parser read it, and what the proxy found out about it; :attr:`task` serves it.
 
-    ``head`` may be shared with other requests, and then lacks the body's length.  ``raw_path`` is the target
-    as sent, ``content`` the body.  ``body_exists`` says that the head announces a body, which may be empty.
-    ``client_address`` is empty unless the request came through a trusted proxy.  ``page_headers`` and
+    ``head`` may be shared with other requests, and then lacks the body's length. ``raw_path`` is the target
+    as sent, ``content`` the body. ``body_exists`` says that the head announces a body, which may be empty.
+    ``client_address`` is empty unless the request came through a trusted proxy. ``page_headers`` and
     ``limit_headers`` go into the head of every response to it; ``page_headers`` also holds the trace that was
-    requested and granted.  ``websocket`` is the message of a WebSocket that contained the request, or
-    ``None``.  ``started`` says that a head was sent.  ``stopped_by_server`` says that the server cancelled
+    requested and granted. ``websocket`` is the message of a WebSocket that contained the request, or
+    ``None``. ``started`` says that a head was sent. ``stopped_by_server`` says that the server cancelled
     the task because it stops, and not because the client left.
     """
 

@@ -1,7 +1,7 @@
 """Write a client's response directly to its transport.
 
-aiohttp parses the request and keeps the connection.  Its ``StreamResponse.write`` is a coroutine that checks
-compression, lengths and hooks for each piece.  A stream has hundreds of pieces, so this module adds the few
+aiohttp parses the request and keeps the connection. Its ``StreamResponse.write`` is a coroutine that checks
+compression, lengths and hooks for each piece. A stream has hundreds of pieces, so this module adds the few
 bytes of HTTP/1.1 framing itself.
 """
 
@@ -63,8 +63,8 @@ class _SentResponse(web.StreamResponse):
 class HttpClientStream:
     """A :class:`~proxy.relay.base.ClientStream` that answers one request.
 
-    ``headers`` are sent with every response, whatever its status.  If ``last`` is true, the connection ends
-    with the response.  ``first_byte_at`` is when the body began, in monotonic seconds, and 0 before that.
+    ``headers`` are sent with every response, whatever its status. If ``last`` is true, the connection ends
+    with the response. ``first_byte_at`` is when the body began, in monotonic seconds, and 0 before that.
     ``sent`` counts bytes, including head and framing.
     """
 
@@ -172,7 +172,7 @@ class HttpClientStream:
             return self._push_large(data, last)
         secrets = self._secrets
         # If there is nothing to replace, `replace` returns the same object, in two thirds of the time of a
-        # search.  Letters may be escaped as well, but few providers escape ASCII.
+        # search. Letters may be escaped as well, but few providers escape ASCII.
         if secrets is not None and (
             (secrets.sign in data and data.replace(secrets.beginning, b"*") is not data)
             or data.find(b"\\u00") >= 0
@@ -218,7 +218,7 @@ class HttpClientStream:
     async def _push_large(self, data: bytes, last: bool) -> None:
         """Send megabytes in parts, each after the client has read the previous one, and let other tasks run.
 
-        An event must be sent whole, or the client would take the next bytes for its rest.  If the task is
+        An event must be sent whole, or the client would take the next bytes for its rest. If the task is
         cancelled meanwhile, the rest goes into the transport's buffer.
         """
         at = 0
@@ -289,7 +289,7 @@ _MOST_CASES = 8
 class _HeadTemplate(Struct, frozen=True):
     """A response's head without its status and values, and how its body is framed.
 
-    ``parts`` has a place for the status and one for each value.  ``take`` selects those values of the
+    ``parts`` has a place for the status and one for each value. ``take`` selects those values of the
     upstream that have a place, and is ``None`` if all have one.
     """
 
@@ -319,7 +319,7 @@ class _HeadTemplates(dict[_Case, _HeadTemplate]):
     """The templates of all responses whose upstream's headers have the same names; a full cache drops the
     oldest.
 
-    Only a few cases occur at a time.  But there are hundreds of them, a client can request most of them, and
+    Only a few cases occur at a time. But there are hundreds of them, a client can request most of them, and
     each template is as long as the names.
     """
 

@@ -38,7 +38,7 @@ class Target(Struct, frozen=True):
     mark.
 
     ``below`` is the path below the prefix of a dialect, or ``None`` for other paths; ``endpoint`` is the
-    endpoint there.  ``label`` is the class of the path in metrics.  ``deployment`` is the model that one of
+    endpoint there. ``label`` is the class of the path in metrics. ``deployment`` is the model that one of
     Azure's paths names, or empty.
     """
 
@@ -66,7 +66,7 @@ class Target(Struct, frozen=True):
 class Targets:
     """Reads the targets of requests and finds their endpoints; this is the first stage of a request.
 
-    As a rule of a :class:`~proxy.server.messages.heads.head.Head` it returns the target of that head.  It
+    As a rule of a :class:`~proxy.server.messages.heads.head.Head` it returns the target of that head. It
     caches short targets, because nearly all requests use a few of them.
     """
 
@@ -93,12 +93,12 @@ class Targets:
     def read(self, method: str, raw: str) -> Target:
         """Read a request target.
 
-        Raises :class:`RequestError` for every target that two readers could read as different paths.  These
+        Raises :class:`RequestError` for every target that two readers could read as different paths. These
         are targets in absolute form, and paths with dot segments, empty segments, encoded slashes,
-        backslashes or controls.  Java servers read ``..;x`` as a dot segment, too.  Also refused are percent
+        backslashes or controls. Java servers read ``..;x`` as a dot segment, too. Also refused are percent
         signs that escape nothing, and escapes of characters that need none (RFC 3986, 6.2.2.2).
 
-        A path of a rooted dialect below another prefix is a 404.  Some clients encode the slashes in the name
+        A path of a rooted dialect below another prefix is a 404. Some clients encode the slashes in the name
         of a model whose description they ask for (openai-python in ``models.retrieve``); this path is read as
         if they had not.
         """
@@ -120,7 +120,7 @@ class Targets:
         if (below := self._endpoints.below(path)) is None:
             below, deployment = below_openai(path, self._endpoints)
         if below is not None and below != path and self._endpoints.is_rooted(below):
-            # These paths exist at the root only.  An upstream whose base URL ends before its prefix would
+            # These paths exist at the root only. An upstream whose base URL ends before its prefix would
             # take one that is passed on for its own, and some of them change the upstream.
             raise RequestError(
                 404,

@@ -1,8 +1,8 @@
 """The parts of aiohttp that this package uses although aiohttp does not promise to keep them.
 
-A client's connection is aiohttp's request handler with some of its methods replaced.  Those methods need
-private fields of aiohttp's.  Each field has a public name here, and no other module uses the private one.
-Both names stand for the same slot, so the public name costs nothing.  If a later aiohttp lacks a slot, the
+A client's connection is aiohttp's request handler with some of its methods replaced. Those methods need
+private fields of aiohttp's. Each field has a public name here, and no other module uses the private one.
+Both names stand for the same slot, so the public name costs nothing. If a later aiohttp lacks a slot, the
 import of this module fails and names it.
 """
 
@@ -80,7 +80,7 @@ class AiohttpConnection(RequestHandler):
     loop: _Slot[asyncio.AbstractEventLoop] = _slot("_loop")
     """The event loop, which makes the connection's timers and futures."""
     parser: _Slot[HttpRequestParser | None] = _slot("_parser")
-    """The parser; it must be told of each request taken, so that it parses the next.  ``None`` without a
+    """The parser; it must be told of each request taken, so that it parses the next. ``None`` without a
     client."""
     upgraded: _Slot[bool] = _slot("_upgraded")
     """Whether the parser stopped at an offered upgrade: only the parser may take the bytes that follow."""
@@ -93,7 +93,7 @@ class AiohttpConnection(RequestHandler):
     messages: _Slot[list[tuple[Any, StreamReader]]] = _slot("_messages")
     """The waiting requests with their bodies; a list, because a deque takes ten times the memory."""
     waiter: _Slot[asyncio.Future[None] | None] = _slot("_waiter")
-    """Resolved when the next request arrives.  While it is pending, aiohttp counts the connection as idle."""
+    """Resolved when the next request arrives. While it is pending, aiohttp counts the connection as idle."""
     serving_task: _Slot[asyncio.Task[None] | None] = _slot("_task_handler")
     """The task that serves the requests and is cancelled with the connection; ``None`` once the client has
     gone."""

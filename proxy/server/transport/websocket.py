@@ -1,8 +1,8 @@
 """Handle a client's connection after its upgrade to WebSocket (RFC 6455): it receives and sends whole
 messages.
 
-The protocol is that of ``websockets``, used without its I/O.  Its frames use the connection on which
-aiohttp's parser read the handshake.  No extension is negotiated, so nothing must be decompressed.
+The protocol is that of ``websockets``, used without its I/O. Its frames use the connection on which
+aiohttp's parser read the handshake. No extension is negotiated, so nothing must be decompressed.
 
 The bytes that arrive are divided into parts of a few frames, so that one client's frames do not stop the
 others.
@@ -96,7 +96,7 @@ _SMALL_BYTES: Final = 1024
 _MOST_SMALL: Final = 1000
 _SMALL_A_SECOND: Final = 100
 """How many small frames a client may send at once, and how many more in each second; one that exceeds this
-is disconnected.  This bounds pings, messages that make no sense, and the fragments of a message."""
+is disconnected. This bounds pings, messages that make no sense, and the fragments of a message."""
 
 _PING_EVERY_S: Final = 1.0
 _MOST_UNREAD_BYTES: Final = 1 << 20
@@ -137,9 +137,9 @@ def handshake_answer(method: str, path: str, sent: Mapping[str, str], headers: M
 class WebSocket:
     """One WebSocket connection.
 
-    A message has at most ``max_message_bytes`` bytes; a longer one ends the connection.  At most
-    ``most_waiting`` messages may wait for :meth:`receive`, with ``max_message_bytes`` bytes in all.  Further
-    messages are dropped and counted in :attr:`dropped`.  ``first_byte_at`` is when the connection was opened,
+    A message has at most ``max_message_bytes`` bytes; a longer one ends the connection. At most
+    ``most_waiting`` messages may wait for :meth:`receive`, with ``max_message_bytes`` bytes in all. Further
+    messages are dropped and counted in :attr:`dropped`. ``first_byte_at`` is when the connection was opened,
     in monotonic seconds; ``sent`` counts bytes.
     """
 
@@ -266,7 +266,7 @@ class WebSocket:
         self._arrived.set()
 
     def send(self, text: bytes) -> int:
-        """Send a text message, in UTF-8; return the number of unsent bytes.  Raises
+        """Send a text message, in UTF-8; return the number of unsent bytes. Raises
         ``ConnectionResetError``."""
         transport = self._connection.transport
         if self.closed or transport is None:

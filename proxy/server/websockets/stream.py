@@ -51,7 +51,7 @@ _BROKEN: Final = (
 class WebSocketStream:
     """A :class:`~proxy.relay.base.ClientStream` that answers one message.
 
-    ``store_owner`` is called once with the id of the response.  ``wait_for_owners`` waits until the owner is
+    ``store_owner`` is called once with the id of the response. ``wait_for_owners`` waits until the owner is
     committed; the last event is sent only then.
     """
 
@@ -180,7 +180,7 @@ class WebSocketStream:
         if name is None:
             raise self._broken()
         if name == "error":
-            # ``response.failed`` follows with the same error.  If it does not, this is sent at the end.
+            # ``response.failed`` follows with the same error. If it does not, this is sent at the end.
             self._error = event.data
             return None
         if name == "response.created" and self._store_owner is not None:
@@ -246,7 +246,7 @@ class WebSocketStream:
 def _name_of(event: SSEEvent) -> str | None:
     """Return the type of an event, which some servers write only into the data; ``None`` if it is no message.
 
-    Over HTTP such an event passes as it came.  Here, a client that cannot read one message gives up the
+    Over HTTP such an event passes as it came. Here, a client that cannot read one message gives up the
     connection, with all responses to come.
     """
     data, name = event.data, event.event.decode("ascii", "replace")

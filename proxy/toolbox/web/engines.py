@@ -101,7 +101,7 @@ class SearchEngine(Struct, frozen=True):
     """One engine: its address, its connection (empty: it needs none), and how it is asked.
 
     ``form`` makes of a question the parameters of a GET (``posts`` is false) or the body of a POST at
-    ``path``, and ``headers`` makes of a place the headers that tell it.  ``takes_place``: the engine has some
+    ``path``, and ``headers`` makes of a place the headers that tell it. ``takes_place``: the engine has some
     use for where the user is. ``token_header`` carries the connection's token; empty: ``Authorization``.
     """
 

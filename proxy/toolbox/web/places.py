@@ -1,7 +1,7 @@
 """Where the user is, as each search engine takes it; an engine gets no part that it does not document.
 
 Sources: Brave's "Web Search API Request Headers" (``X-Loc-*``) and its country codes; Tavily's reference
-"Search" (``country``, a name in English); Exa's "Geolocation Filter Support" (``userLocation``).  SearXNG's
+"Search" (``country``, a name in English); Exa's "Geolocation Filter Support" (``userLocation``). SearXNG's
 "Search API" has a language but no place, and a country does not tell which language its user reads.
 """
 

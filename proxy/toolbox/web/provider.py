@@ -21,7 +21,7 @@ def web_provider(
 
     It fetches pages of ``hosts``: ``docs.example.com``, ``*.example.com``, ``*``; without any there is no
     ``web__fetch_page``. It searches with the ``engine`` of that name at ``engine_url`` (empty: its own
-    address); without an engine there is no ``web__search``.  Raises
+    address); without an engine there is no ``web__search``. Raises
     :class:`~proxy.base.errors.ConfigError` if the library that reads pages is not installed.
     """
     tools: list[Callable[..., Any]] = []

@@ -102,7 +102,7 @@ async def _found(
 ) -> dict[str, Any]:
     """Return ``{"results": [{"url", "title", "text", "date"}]}``, the best first.
 
-    A result may have no ``date``. Fewer results are given if not all have room.  ``unreadable`` counts those
+    A result may have no ``date``. Fewer results are given if not all have room. ``unreadable`` counts those
     that the engine gave in an unexpected form.
     """
     try:

@@ -1,8 +1,8 @@
 """Whether an address occurred in a conversation before its model asks for it: only such a one is fetched.
 
 A model that has read a stranger's text could otherwise send what it knows to the stranger, as a part of an
-invented address.  Addresses are compared in their canonical spelling, whole: another path, query, port,
-subdomain or letter is another address.  What the model itself wrote does not count, and neither does a result
+invented address. Addresses are compared in their canonical spelling, whole: another path, query, port,
+subdomain or letter is another address. What the model itself wrote does not count, and neither does a result
 that only repeats it.
 
 Source of the rule: Anthropic's page "Web fetch tool", "URL validation".

@@ -30,7 +30,7 @@ class Clock(Protocol):
 class HttpFailure(ToolFailure):
     """A request without a usable response.
 
-    ``status`` is the HTTP status, if there was one.  :attr:`json` is the body of the response, for a tool
+    ``status`` is the HTTP status, if there was one. :attr:`json` is the body of the response, for a tool
     that explains a service's own error codes. The body is untrusted text and not part of the message.
     """
 

@@ -18,7 +18,7 @@ _MARK = "__toolrelay_tool__"
 
 
 class ToolDeclaration(Struct, frozen=True):
-    """The declaration of a tool by its author.  :func:`tool` explains each field."""
+    """The declaration of a tool by its author. :func:`tool` explains each field."""
 
     name: str | None = None
     description: str | None = None

@@ -1,6 +1,6 @@
-"""The port of engines that run programs.  An engine knows no tool: it says which calls a program waits for.
+"""The port of engines that run programs. An engine knows no tool: it says which calls a program waits for.
 
-A program is untrusted.  An engine keeps it in a process that it can kill, within limits of memory and time.
+A program is untrusted. An engine keeps it in a process that it can kill, within limits of memory and time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ class ProgramLimits(Struct, frozen=True):
 
 
 class ProgramFailed(ToolFailure):
-    """The program raised an exception, or exceeded a limit.  The message is for the model that wrote it."""
+    """The program raised an exception, or exceeded a limit. The message is for the model that wrote it."""
 
     def __init__(self, message: str, printed: str = "") -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class Binding(Struct, frozen=True):
 
 
 class ProgramCall(Struct, frozen=True):
-    """A call that a program waits for.  ``id`` is unique in the program; ``arguments`` is JSON text."""
+    """A call that a program waits for. ``id`` is unique in the program; ``arguments`` is JSON text."""
 
     id: int
     tool: str
@@ -53,7 +53,7 @@ class Step(Struct, frozen=True):
 
 
 class Session(Protocol):
-    """One program.  Belongs to one task.  Every method but ``close`` raises :class:`ProgramFailed`."""
+    """One program. Belongs to one task. Every method but ``close`` raises :class:`ProgramFailed`."""
 
     async def start(self, code: str, tools: Mapping[str, Binding], state: bytes = b"") -> Step:
         """Run a program, with tools by the names that it calls them, until it waits for calls or ends.

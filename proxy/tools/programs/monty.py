@@ -1,6 +1,6 @@
 """The engine Monty: an interpreter of a part of Python, with one process for each program.
 
-Source: ``pydantic-monty`` 1.4.0.  Its own worker process confines a program; why there is a process of ours
+Source: ``pydantic-monty`` 1.4.0. Its own worker process confines a program; why there is a process of ours
 around it stands in ``monty_child.py``.
 """
 
@@ -46,7 +46,7 @@ def check_installed() -> None:
 
 
 class MontyEngine:
-    """Opens sessions; each has a process of its own.  The proxy's process has one engine."""
+    """Opens sessions; each has a process of its own. The proxy's process has one engine."""
 
     def __init__(self, limits: ProgramLimits, *, at_once: int = _AT_ONCE) -> None:
         self._limits = limits

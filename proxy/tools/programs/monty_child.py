@@ -1,14 +1,14 @@
 """Runs one program with Monty, an interpreter of a part of Python, in a process of its own.
 
-A program is hostile.  It runs in a worker that Monty starts, with limits of time and memory.  But what it
+A program is hostile. It runs in a worker that Monty starts, with limits of time and memory. But what it
 returns becomes Python objects here, and a list that holds itself twice, forty times over, would fill any
-memory.  So this file is run as a program too: its memory and time are limited, it gets no environment, it
-imports nothing of this package, and its parent can kill it with all that it started.  Only texts cross to the
+memory. So this file is run as a program too: its memory and time are limited, it gets no environment, it
+imports nothing of this package, and its parent can kill it with all that it started. Only texts cross to the
 parent: the arguments and results of tools are JSON that the program's own side writes and reads.
 
-Each message is one line of JSON, on standard input and output.  The parent sends ``{"do": "start", "code",
+Each message is one line of JSON, on standard input and output. The parent sends ``{"do": "start", "code",
 "tools", "limits"}`` or ``{"do": "restore", "state"}`` once, then ``{"do": "resume", "results"}`` and
-``{"do": "dump"}``.  The answers are ``{"calls", "printed"}``, ``{"result", "printed"}``,
+``{"do": "dump"}``. The answers are ``{"calls", "printed"}``, ``{"result", "printed"}``,
 ``{"error", "printed"}`` and ``{"state"}``.
 """
 
@@ -61,7 +61,7 @@ def confine(memory: int) -> None:
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_CORE, 0),
     ):
-        # Not every system accepts every limit.  A stricter limit stays.
+        # Not every system accepts every limit. A stricter limit stays.
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(limit, (most, most))
 
@@ -69,7 +69,7 @@ def confine(memory: int) -> None:
 def prepared(code: str) -> str:
     """Return a program whose last line hands out its value: that of its last expression, or what it returns.
 
-    Lines keep their numbers, except in a program that returns outside of a function.  Raise ``SyntaxError``.
+    Lines keep their numbers, except in a program that returns outside of a function. Raise ``SyntaxError``.
     """
     code = code.replace("\r\n", "\n").replace("\r", "\n")  # Python counts each of them as the end of a line.
     tree = ast.parse(code)
@@ -204,7 +204,7 @@ def _refusal(at: Any, made: int) -> dict[str, Any] | None:
 
 
 def main() -> None:
-    """Answer the parent until it closes the input.  A fault ends the process."""
+    """Answer the parent until it closes the input. A fault ends the process."""
     lines = sys.stdin.buffer
     first = json.loads(lines.readline())
     limits = first["limits"]

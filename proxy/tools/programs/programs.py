@@ -7,12 +7,12 @@ from proxy.base.errors import ToolFailure
 from proxy.tools.contract.provider import CallContext
 
 RunProgram = Callable[[str, CallContext], Coroutine[Any, Any, Any]]
-"""Runs the code of a program for one call.  Returns what the model gets; raises
+"""Runs the code of a program for one call. Returns what the model gets; raises
 :class:`~proxy.base.errors.ToolFailure` for a program that failed."""
 
 
 class Programs:
-    """The programs of a process.  Every program fails until :meth:`bind` is called: commands that only list
+    """The programs of a process. Every program fails until :meth:`bind` is called: commands that only list
     tools do not need it."""
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """Tools as a program sees them: names that Python allows, and typed declarations made from their schemas.
 
-The schemas and descriptions may come from a server of a stranger.  Every text is bounded and stands on lines
+The schemas and descriptions may come from a server of a stranger. Every text is bounded and stands on lines
 of comments, so it cannot end the declaration that it belongs to.
 """
 

@@ -62,7 +62,7 @@ _ALIKE: Final = (
 
 
 class ToolIndex:
-    """Tools that can be searched.  It never changes; building it takes some 100 µs for each tool,
+    """Tools that can be searched. It never changes; building it takes some 100 µs for each tool,
     and a fifth of that for a tool that was indexed before."""
 
     def __init__(self, tools: Iterable[ToolDefinition]) -> None:

@@ -12,7 +12,7 @@ Find = Callable[[str], Sequence[ToolDefinition]]
 
 
 class Searches:
-    """The runs that wait for a search.  The process has one instance."""
+    """The runs that wait for a search. The process has one instance."""
 
     def __init__(self) -> None:
         self._finds: dict[str, Find] = {}

@@ -1,7 +1,7 @@
 """Search for tools with a regular expression that a model wrote.
 
 Rust's engine, which pydantic brings along, matches in time that is linear in the text: it has neither
-lookaround nor backreferences.  What grows with the pattern has bounds here: its length, no counted
+lookaround nor backreferences. What grows with the pattern has bounds here: its length, no counted
 repetitions, the text of each tool, and the time of a search.
 """
 
@@ -16,7 +16,7 @@ from proxy.base.errors import ToolFailure
 from proxy.base.events import ToolDefinition
 
 MOST_PATTERN: Final = 200
-"""The most characters of a pattern.  Source: Anthropic's page "Tool search tool"."""
+"""The most characters of a pattern. Source: Anthropic's page "Tool search tool"."""
 _MOST_TEXT: Final = 500
 """How many characters of a tool are searched: of its name, arguments and description."""
 _MOST_S: Final = 0.1

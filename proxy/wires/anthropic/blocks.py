@@ -1,7 +1,7 @@
 """Content blocks of Messages: reads and writes them, recognizes the proxy's own, and builds a turn's message.
 
 In that message every block goes back with every field that came, known or not: thoughts with their
-signatures, tools that the provider ran itself, citations.  A block with only an empty text is left out,
+signatures, tools that the provider ran itself, citations. A block with only an empty text is left out,
 because no upstream takes it back.
 
 Source for citations, each of which belongs to a whole block of text: Anthropic's API reference, "Citations"
@@ -26,7 +26,7 @@ Block = dict[str, Any]
 OUR_SIGNATURE: Final = "toolrelay"
 """The signature of a thought by which the proxy shows a server tool's call.
 
-No model signed it, and an upstream refuses what it did not sign.  So the proxy recognizes such a thought by
+No model signed it, and an upstream refuses what it did not sign. So the proxy recognizes such a thought by
 this word when a client sends it back, and removes it.
 """
 
@@ -218,7 +218,7 @@ class Citations:
 def web_citation(citation: CitationAdded) -> dict[str, Any]:
     """Return a citation of a page that another provider's search found.
 
-    Only Anthropic's own search makes an ``encrypted_index``.  In its place stands a word of the proxy, by
+    Only Anthropic's own search makes an ``encrypted_index``. In its place stands a word of the proxy, by
     which it recognizes the citation when it comes back, and removes it.
     """
     return {
@@ -233,7 +233,7 @@ def web_citation(citation: CitationAdded) -> dict[str, Any]:
 def cited_blocks(content: Sequence[Block], citations: Sequence[CitationAdded]) -> list[Block] | None:
     """Return the blocks of a whole reply, with texts cut so that each citation belongs to its own text.
 
-    A citation without a certain position belongs to the last text.  Returns ``None`` if there is no text.
+    A citation without a certain position belongs to the last text. Returns ``None`` if there is no text.
     """
     texts = [block for block in content if block["type"] == "text"]
     if not any(block["text"] for block in texts):

@@ -1,11 +1,11 @@
 """Messages: edits the request body for the upstream, turn after turn.
 
-The client's values keep their bytes: only members that must change are written anew.  Tools and messages grow
-only at their end, and breakpoints of the prompt cache stay where the client put them.  So each request of a
+The client's values keep their bytes: only members that must change are written anew. Tools and messages grow
+only at their end, and breakpoints of the prompt cache stay where the client put them. So each request of a
 run begins like the one before, and the provider's cache works.
 
-Requests whose client's dialect has no breakpoints get the proxy's.  The provider keeps what stands before a
-breakpoint.  A later request that begins the same way reads it at a tenth of the price.  Source: Anthropic's
+Requests whose client's dialect has no breakpoints get the proxy's. The provider keeps what stands before a
+breakpoint. A later request that begins the same way reads it at a tenth of the price. Source: Anthropic's
 "Prompt caching": four at most, none on a thought or an empty text; tools come first, then the system prompt,
 then the messages.
 """

@@ -1,6 +1,6 @@
 """Restores hidden turns of Messages, masks them, and writes them and results of server tools.
 
-A line of text before each image of a result describes it.  By that line the proxy recognizes its own images
+A line of text before each image of a result describes it. By that line the proxy recognizes its own images
 among a client's, and can remove them: for an upstream that takes none, or for the record.
 """
 
@@ -23,8 +23,8 @@ def collect_results(
 ) -> tuple[int, list[bytes]]:
     """Return where the client's results of a turn end, and the one message that replaces them.
 
-    ``calls`` are all calls of the turn.  Their results come first and in order, ours and the client's, under
-    the upstream's ids.  The client's other content follows.
+    ``calls`` are all calls of the turn. Their results come first and in order, ours and the client's, under
+    the upstream's ids. The client's other content follows.
     """
     end = start
     theirs: dict[str, bytes] = {}
@@ -131,7 +131,7 @@ _FAILED: Final = re.compile(r'\{"ok": ?false, ?"error_code":')
 
 
 def result_block(call_id: str, content: str, images: Sequence[ResultImage] = ()) -> bytes:
-    """Return a ``tool_result``.  Its content is a list only if there are images.
+    """Return a ``tool_result``. Its content is a list only if there are images.
 
     An empty content is left out, because no upstream accepts an empty text.
     """

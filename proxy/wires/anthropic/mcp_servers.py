@@ -4,7 +4,7 @@
     "tools": [{"type": "mcp_toolset", "mcp_server_name": "docs", "configs": {"read": {"enabled": true}}}]
 
 A server without a toolset is the connector's older form: it chooses all tools of the server, or those of its
-``tool_configuration``.  Elements of ``tools`` in the form that all dialects share also count.
+``tool_configuration``. Elements of ``tools`` in the form that all dialects share also count.
 Source: Anthropic's API reference, "MCP connector".
 """
 

@@ -1,6 +1,6 @@
 """Messages: reads the upstream's responses.
 
-Source for the events: Anthropic's API reference, "Streaming messages".  The recorded streams of servers show
+Source for the events: Anthropic's API reference, "Streaming messages". The recorded streams of servers show
 how they differ: blocks that overlap, a call without ``input``, usage in two halves, an error without its
 name.
 """
@@ -50,7 +50,7 @@ _BROKEN: Final = {"type": "api_error", "code": "upstream_broken", "message": CUT
 
 
 class AnthropicTurnReader(StreamReader[SSEEvent]):
-    """A reader of one response of a Messages upstream.  Odd JSON is let through and never raises."""
+    """A reader of one response of a Messages upstream. Odd JSON is let through and never raises."""
 
     def __init__(
         self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
@@ -117,7 +117,7 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
 
     def _read(self, event: SSEEvent, *, cut: bool = False) -> Frame:
         if self._ended:
-            # Bytes after the last event belong to no turn.  Only what may be a call is dropped (rule W5).
+            # Bytes after the last event belong to no turn. Only what may be a call is dropped (rule W5).
             raw = b"" if may_hold_call(event.raw) and not event.is_comment else event.raw
             return Frame(raw, is_end_mark=True)
         if event.is_end_mark:
@@ -139,7 +139,7 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
         """Stop if an event or a reply has a call that was not read as one (rule W5).
 
         The official SDKs take every ``tool_use`` block for a call, whatever its index, and those in
-        ``message_start``, too.  Source: ``accumulate_event`` of Anthropic's Python SDK.
+        ``message_start``, too. Source: ``accumulate_event`` of Anthropic's Python SDK.
         """
         placed, self._placed = self._placed, {}
         blocks = [block for block in objects_in(payload, ("input",)) if block.get("type") == "tool_use"]
@@ -250,7 +250,7 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
             self._given[number] = orjson.dumps(given).decode()
         call_id = block.get("id")
         known = call_id if isinstance(call_id, str) and call_id.strip() else mint_call_id("toolu_")
-        # The name is complete, so set it.  Otherwise the assembler waits: it may begin a longer name.
+        # The name is complete, so set it. Otherwise the assembler waits: it may begin a longer name.
         events = self._calls.add(Fragment(number, known, name))
         return [*events, *self._calls.set_name(number, name)]
 

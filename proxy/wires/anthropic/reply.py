@@ -20,7 +20,7 @@ from proxy.wires.turn.reply import ReplyWriter
 
 
 class AnthropicReplyWriter(ReplyWriter):
-    """A writer of one message over all turns.  The options are those of :class:`ReplyWriter`."""
+    """A writer of one message over all turns. The options are those of :class:`ReplyWriter`."""
 
     _error_body = staticmethod(error_body)
     _ID_PREFIX = "toolu_"

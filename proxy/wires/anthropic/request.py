@@ -35,7 +35,7 @@ _BILLING: Final = "x-anthropic-billing-header:"
 class AnthropicRequest(CallsWithIdsRequest):
     """The parts of a request that the proxy needs.
 
-    ``people`` is the user in ``metadata.user_id``.  ``eager`` are the tools with ``eager_input_streaming``.
+    ``people`` is the user in ``metadata.user_id``. ``eager`` are the tools with ``eager_input_streaming``.
     """
 
     system: str = ""

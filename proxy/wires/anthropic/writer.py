@@ -1,12 +1,12 @@
 """Messages: writes the client's stream.
 
 The writer begins by forwarding the upstream's bytes, and does so to the end of a run without server calls.
-From the first server call on it composes one message from its start to its stop.  Its blocks are numbered
-without gaps over all turns.  It has no server calls, and the usage of all turns.
+From the first server call on it composes one message from its start to its stop. Its blocks are numbered
+without gaps over all turns. It has no server calls, and the usage of all turns.
 
 A call that has a form of its own is shown as ``server_tool_use`` with its result behind it, and then come the
-calls of the client, as if the model had called one after the other.  Anthropic runs the tool of such a turn
-only once the client has answered; the proxy does so at once, and a result always follows its call.  So the
+calls of the client, as if the model had called one after the other. Anthropic runs the tool of such a turn
+only once the client has answered; the proxy does so at once, and a result always follows its call. So the
 calls of the client wait for the end of the turn if there may be such a call.
 
 Source: Anthropic's page "Server tools": the result follows the ``server_tool_use`` block in the same turn.
@@ -35,7 +35,7 @@ from proxy.wires.turn.assembler import mint_call_id
 
 
 class AnthropicStreamWriter(ComposingWriter):
-    """A writer of one client's stream, over all turns.  The options are those of :class:`ComposingWriter`."""
+    """A writer of one client's stream, over all turns. The options are those of :class:`ComposingWriter`."""
 
     def __init__(self, view: ClientView, *, container: ContainerInUse | None = None, **options: Any) -> None:
         super().__init__(view, **options)

@@ -1,8 +1,8 @@
 """Chat Completions: edits the request body for the upstream, turn after turn.
 
 The client's values keep their bytes: the body is cut into the raw values of its members, and only members
-that must change are written anew.  If members are only added, as tools in most first turns, the body is not
-even cut.  Tools and messages grow only at their end.  So each request of a run begins with the same bytes as
+that must change are written anew. If members are only added, as tools in most first turns, the body is not
+even cut. Tools and messages grow only at their end. So each request of a run begins with the same bytes as
 the one before, and the provider's prompt cache works.
 """
 
@@ -69,7 +69,7 @@ class ChatBody(MessageListBody):
         return {"stream_options": join_object({**parts, "include_usage": b"true"})}
 
     def _result(self, call: ToolCall, text: str, images: Sequence[ResultImage]) -> bytes:
-        """Encode a result.  Tool messages of this dialect hold only text, so there are no images."""
+        """Encode a result. Tool messages of this dialect hold only text, so there are no images."""
         if call.legacy:
             return orjson.dumps({"role": "function", "name": call.name, "content": text})
         return orjson.dumps({"role": "tool", "tool_call_id": call.call_id, "content": text})

@@ -1,7 +1,7 @@
 """Chat Completions: composes a stream anew from the upstream's chunks.
 
 The stream has one id, one role, dense call indices, no server calls, one finish reason, the usage of all
-turns and one end mark.  openai-python, openai-node and the Vercel AI SDK need that.
+turns and one end mark. openai-python, openai-node and the Vercel AI SDK need that.
 """
 
 from collections.abc import Mapping
@@ -22,16 +22,16 @@ _PARAGRAPH: Final = "\n\n"
 """The separator between the texts of two turns."""
 
 _COMPOSED: Final = frozenset({"index", "delta", "message", "finish_reason", "usage"})
-"""The members of a choice that are not sent on as they came.  Moonshot's usage of one turn is in a choice."""
+"""The members of a choice that are not sent on as they came. Moonshot's usage of one turn is in a choice."""
 
 
 class ChatComposer:
     """A composer of the chunks of one client's stream, over all turns of its run.
 
     While the upstream's own chunks are forwarded, the methods ``note_…`` tell it about them, so that it can
-    continue from there.  ``used_ids`` are call ids in the request's history.  ``forces_call``: the request
-    forces the call of certain tools.  ``repairs``: the stream is composed because of a defect of the
-    upstream.  ``client_ids`` are the ids of the client's calls, by the upstream's ids.
+    continue from there. ``used_ids`` are call ids in the request's history. ``forces_call``: the request
+    forces the call of certain tools. ``repairs``: the stream is composed because of a defect of the
+    upstream. ``client_ids`` are the ids of the client's calls, by the upstream's ids.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class ChatComposer:
         else:
             return b""
         if self._finish_chunk is payload:
-            # These logprobs go out now.  They must not go out again with the finish reason: clients add them.
+            # These logprobs go out now. They must not go out again with the finish reason: clients add them.
             self._finish_chunk = {**payload, "choices": [{**choice, "logprobs": None}]}
         extra = _other_members(choice)
         extra.pop("native_finish_reason", None)

@@ -89,7 +89,7 @@ class MessageBuilder:
                 parts.append(part)
 
     def build(self, calls: Sequence[ToolCall], extras: Sequence[Mapping[str, Any]]) -> bytes:
-        """Return the message as JSON.  ``extras`` are the unknown fields of each call."""
+        """Return the message as JSON. ``extras`` are the unknown fields of each call."""
         texts = {key: "".join(pieces) for key, pieces in self._texts.items()}
         message: dict[str, Any] = {"role": "assistant", "content": None, **texts, **self._fields}
         return orjson.dumps(message | _call_fields(calls, extras))

@@ -41,7 +41,7 @@ def _of_deltas(payloads: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _of_calls(payloads: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Find faults of calls.  A fragment opens a call if it has a name and an index that is new."""
+    """Find faults of calls. A fragment opens a call if it has a name and an index that is new."""
     ids: list[Any] = []
     names: list[Any] = []
     for delta in _deltas(payloads):

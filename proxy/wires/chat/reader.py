@@ -1,6 +1,6 @@
 """Chat Completions: reads the upstream's responses.
 
-Source for the chunk: OpenAI's API reference, "The chat completion chunk object".  The recorded streams of
+Source for the chunk: OpenAI's API reference, "The chat completion chunk object". The recorded streams of
 providers show how they differ.
 """
 
@@ -52,7 +52,7 @@ _PADDING = ("obfuscation", "p")
 
 
 class ChatTurnReader(StreamReader[SSEEvent]):
-    """A reader of one response of a Chat upstream.  Odd JSON is let through and never raises."""
+    """A reader of one response of a Chat upstream. Odd JSON is let through and never raises."""
 
     def __init__(
         self, declared: Collection[str], is_hidden: Callable[[str], bool], max_argument_bytes: int
@@ -100,7 +100,7 @@ class ChatTurnReader(StreamReader[SSEEvent]):
 
     def _read(self, event: SSEEvent, *, cut: bool = False) -> Frame:
         if self._ended:
-            # Bytes after the end mark belong to no turn.  Only what may be a call is dropped (rule W5).
+            # Bytes after the end mark belong to no turn. Only what may be a call is dropped (rule W5).
             raw = b"" if may_hold_call(event.raw) and not event.is_comment else event.raw
             return Frame(raw, is_end_mark=True, undecided=self._undecided)
         if event.data[:6] == DONE and event.is_end_mark:
@@ -406,8 +406,8 @@ _MOST = 128
 class LaterChoices:
     """A check of all choices but the first for calls of server tools (rule W5).
 
-    With server tools the proxy asks for one choice, but some upstreams return more.  The client gets these
-    choices in the upstream's own bytes.  They may contain calls of its own tools.
+    With server tools the proxy asks for one choice, but some upstreams return more. The client gets these
+    choices in the upstream's own bytes. They may contain calls of its own tools.
     """
 
     REFUSED: Final = (

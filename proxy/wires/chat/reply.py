@@ -20,7 +20,7 @@ _REASONING = ("reasoning_content", "reasoning")
 
 
 class ChatReplyWriter(ReplyWriter):
-    """A writer of one ``chat.completion`` over all turns.  The options are those of :class:`ReplyWriter`."""
+    """A writer of one ``chat.completion`` over all turns. The options are those of :class:`ReplyWriter`."""
 
     _error_body = staticmethod(error_body)
     _AFTER_STATUS = ""  # The texts become paragraphs.

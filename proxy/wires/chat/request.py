@@ -39,7 +39,7 @@ class ChatRequest(CallsWithIdsRequest):
     """The parts of a request that the proxy needs.
 
     ``history`` are the positions of the messages with answers, calls or results: a first request has none.
-    ``people`` are the people whom the body names, as :func:`user_key` returns them.  ``legacy``: the body has
+    ``people`` are the people whom the body names, as :func:`user_key` returns them. ``legacy``: the body has
     ``functions`` instead of ``tools``.
     """
 
@@ -187,7 +187,7 @@ def _canonical_call(call: Any) -> Any:
 def _only_text(message: JsonMessage) -> str | None:
     """Return the text of an answer, given as a string or as one text part; ``None`` for anything else.
 
-    An answer of the proxy has only text, so one with more was changed.  A name is only a label: libraries
+    An answer of the proxy has only text, so one with more was changed. A name is only a label: libraries
     that let several models talk put one on each of their answers.
     """
     content = _plain(message.get("content"))

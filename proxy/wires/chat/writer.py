@@ -3,9 +3,9 @@
 The writer begins by forwarding the upstream's bytes, and does so to the end of a run without server calls.
 From the first server call on it composes (:mod:`proxy.wires.chat.composer`).
 
-A defect of a call makes the writer compose.  openai-python puts calls together by their place in a list and
-joins repeated ids and names.  openai-node throws for a call without ``type`` and for a stream without a
-finish reason.  Observed with openai-python 3.54 and openai-node 6.49, and in their sources:
+A defect of a call makes the writer compose. openai-python puts calls together by their place in a list and
+joins repeated ids and names. openai-node throws for a call without ``type`` and for a stream without a
+finish reason. Observed with openai-python 3.54 and openai-node 6.49, and in their sources:
 ``lib/streaming/_deltas.py`` and ``lib/ChatCompletionStream.ts``.
 """
 
@@ -48,7 +48,7 @@ class ChatStreamWriter(TracingWriter):
     """A writer of one client's stream, over all turns of its run.
 
     ``last_text_only`` holds the text of a turn back until the turn's end, because only the last turn may give
-    JSON output.  Usage that only the proxy asked for is removed.  ``used_ids`` and ``forces_call`` are those
+    JSON output. Usage that only the proxy asked for is removed. ``used_ids`` and ``forces_call`` are those
     of the :class:`ChatComposer`.
     """
 
@@ -141,8 +141,8 @@ class ChatStreamWriter(TracingWriter):
     def _is_shown(self, call: ToolCallStarted) -> bool:
         """Return whether the upstream's own bytes show a client call under the id that the proxy uses for it.
 
-        A blank or repeated id was repaired.  Then those bytes may reach the client only if the turn calls no
-        server tool; otherwise the client would answer a call with an unknown id.  A legacy call has no id,
+        A blank or repeated id was repaired. Then those bytes may reach the client only if the turn calls no
+        server tool; otherwise the client would answer a call with an unknown id. A legacy call has no id,
         and is the only call of its turn.
         """
         shown = any(call.call_id.encode() in frame.raw for frame in self._held)
@@ -251,7 +251,7 @@ class ChatStreamWriter(TracingWriter):
 
 
 SIGN: Final = b'"tool_calls"'
-"""Text in every event that may hold a call.  Before the first such event there can be no defect."""
+"""Text in every event that may hold a call. Before the first such event there can be no defect."""
 
 _KINDS = ("function", "custom")
 

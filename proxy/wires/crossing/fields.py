@@ -13,8 +13,8 @@ _T = TypeVar("_T")
 class Fields:
     """An object of a request, read field by field.
 
-    :meth:`rest` returns the fields that were not taken, which have no neutral form.  A field that is ``null``
-    counts as missing.  Each method raises :class:`RequestError`, which names the field, for a value of
+    :meth:`rest` returns the fields that were not taken, which have no neutral form. A field that is ``null``
+    counts as missing. Each method raises :class:`RequestError`, which names the field, for a value of
     another type.
     """
 
@@ -69,7 +69,7 @@ class Fields:
         return RequestError(400, f"{self.at(name)} {words}.", param=self.at(name))
 
     def model(self) -> str:
-        """Take the name of the model.  Raises :class:`ModelMissing` if there is none."""
+        """Take the name of the model. Raises :class:`ModelMissing` if there is none."""
         if not (name := self.text("model")):
             raise ModelMissing()
         return name
@@ -110,8 +110,8 @@ class Fields:
     ) -> Iterator[Any]:
         """Take a message's content: a text, unless it is empty, or the parts of a list.
 
-        ``read`` reads a part, and returns ``None`` for one that is empty.  ``each`` is the dialect's word for
-        parts.  A missing field is an error only if it is ``needed``.
+        ``read`` reads a part, and returns ``None`` for one that is empty. ``each`` is the dialect's word for
+        parts. A missing field is an error only if it is ``needed``.
         """
         content = self.take(name)
         if isinstance(content, str):

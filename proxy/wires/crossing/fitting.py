@@ -30,7 +30,7 @@ def fitted(conversation: Conversation, profile: Profile, ledger: Ledger) -> Conv
 def with_word_json(conversation: Conversation) -> Conversation:
     """Return the conversation with a system message that asks for JSON, if an answer in JSON is wanted.
 
-    It stays the same if a message has the word already.  OpenAI, DeepSeek and Groq refuse
+    It stays the same if a message has the word already. OpenAI, DeepSeek and Groq refuse
     ``json_object`` otherwise (https://platform.openai.com/docs/guides/structured-outputs).
     """
     form = conversation.output.format

@@ -28,7 +28,7 @@ class LeftOut(Struct, frozen=True):
 class Written(Struct, frozen=True):
     """A request body.
 
-    ``left_out`` are the fields that it lacks or has with another value, each once.  ``renamed`` are the tool
+    ``left_out`` are the fields that it lacks or has with another value, each once. ``renamed`` are the tool
     names that the upstream does not accept: the name in the body → the client's name.
     """
 
@@ -40,7 +40,7 @@ class Written(Struct, frozen=True):
 class Ledger:
     """A record of the fields that a body lacks, kept while the body is written.
 
-    With ``strict`` nothing may be left out.  Every method raises :class:`RequestError` with status 400, which
+    With ``strict`` nothing may be left out. Every method raises :class:`RequestError` with status 400, which
     names the field of the client's request, for a field that must not be left out.
     """
 

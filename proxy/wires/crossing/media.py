@@ -41,7 +41,7 @@ def remote_of(fields: Fields, name: str, url: str) -> Remote:
     """Return an address for an upstream of another dialect.
 
     Upstreams differ in what they fetch: one reads ``file:`` or addresses of its own network, which another
-    refuses.  So a client's address crosses only if it means the same everywhere.  Raise ``RequestError``
+    refuses. So a client's address crosses only if it means the same everywhere. Raise ``RequestError``
     (400), which names the field ``name`` of ``fields``, for any other.
     """
     if not (url[:5].lower() == "data:" or is_public_url(url)):

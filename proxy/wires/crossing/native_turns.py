@@ -1,8 +1,8 @@
 """Keeps turns in their upstream's own form, beside the form in which the client will send them back.
 
-A turn that is held for a client is stored in the client's dialect, so that it can be found.  Some parts exist
-only in the upstream's dialect, such as the signature of a thought or the permitted callers of a tool.  They
-are stored beside the turn, with the dialect's name.  If the next request goes to that dialect, the upstream
+A turn that is held for a client is stored in the client's dialect, so that it can be found. Some parts exist
+only in the upstream's dialect, such as the signature of a thought or the permitted callers of a tool. They
+are stored beside the turn, with the dialect's name. If the next request goes to that dialect, the upstream
 gets them back; any other upstream gets the client's form, translated.
 """
 

@@ -24,7 +24,7 @@ _MISSING: Final = re.compile(
 )
 
 BLANK: Final = Reasoning(" ")
-"""Reasoning without content.  Moonshot treats an empty text as missing."""
+"""Reasoning without content. Moonshot treats an empty text as missing."""
 
 
 def asks_for_reasoning(message: str) -> bool:

@@ -1,6 +1,6 @@
 """Reads from an upstream's refusal which part of a translated request its model does not take.
 
-Only the text of the error says so.  Examples, each of a provider:
+Only the text of the error says so. Examples, each of a provider:
 
 * OpenAI: ``Unsupported parameter: 'reasoning_effort' is not supported with this model.``; ``max_tokens is too
   large: 32000. This model supports at most 16384 completion tokens, whereas you provided 32000.``;
@@ -75,7 +75,7 @@ def after_refusal(message: str, asked: Conversation, profile: Profile, table: Fi
     """Return what an error message shows about a request that was written from ``asked``; ``None`` for
     nothing.
 
-    ``table`` are the fields of the upstream's dialect.  A value that the client got wrong is its own fault,
+    ``table`` are the fields of the upstream's dialect. A value that the client got wrong is its own fault,
     so a setting of sampling is left out only if the model does not take it.
     """
     said = message[:_MOST_CHARS]
@@ -95,7 +95,7 @@ def after_refusal(message: str, asked: Conversation, profile: Profile, table: Fi
 
 
 def _is_sent(asked: Conversation, aspect: str) -> bool:
-    """Return whether a body has this aspect.  The proxy adds some: a limit, and the wish for usage."""
+    """Return whether a body has this aspect. The proxy adds some: a limit, and the wish for usage."""
     if aspect == _LIMIT:
         return True
     if aspect == "stream_usage":

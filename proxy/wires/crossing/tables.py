@@ -18,7 +18,7 @@ class Rule(Struct, frozen=True):
     """What happens to a field.
 
     ``translated`` fields become the aspects ``to`` (see :data:`.ASPECTS`) or, in the other
-    direction, the field ``to`` of the body.  For every other field ``reason`` says why it is not translated.
+    direction, the field ``to`` of the body. For every other field ``reason`` says why it is not translated.
     """
 
     handling: Literal["translated"] | Loss
@@ -63,8 +63,8 @@ class FieldTable(Struct, frozen=True):
     """How a dialect handles every field.
 
     ``read`` is the rule for each field of its requests, by path (``messages[].name``); a part, item or tool
-    of a certain type has the path ``input[type=web_search_call]``.  ``written`` is the rule by which its
-    bodies express each aspect of a conversation.  ``unknown`` is the rule for all other fields.
+    of a certain type has the path ``input[type=web_search_call]``. ``written`` is the rule by which its
+    bodies express each aspect of a conversation. ``unknown`` is the rule for all other fields.
     """
 
     dialect: str

@@ -18,7 +18,7 @@ _MOST: Final = 4
 class Translation:
     """The requests of one run, written for what the upstream's model takes.
 
-    Without a ``profile`` that is what is known of the model by its name.  With ``strict`` nothing may be left
+    Without a ``profile`` that is what is known of the model by its name. With ``strict`` nothing may be left
     out, so nothing is learnt either.
     """
 

@@ -79,7 +79,7 @@ def highest_number(conversation: bytes) -> int:
 def marker_at(text: str, at: int, *, whole: bool) -> tuple[int, int] | None:
     """Return the end and the number of the marker at a place; ``(0, 0)`` if there is none.
 
-    ``None`` means that this is not known yet: ``text`` is not ``whole``.  A bracket that belongs to an
+    ``None`` means that this is not known yet: ``text`` is not ``whole``. A bracket that belongs to an
     identifier (``a[1]``) or defines a link (``[1]: …``) is none.
     """
     found = _MARKER.match(text, at)

@@ -46,7 +46,7 @@ _CONTEXT_SIZES: Final[Mapping[str, int]] = {"low": 3, "medium": 6, "high": 10}
 
 class PageRule(Struct, frozen=True):
     """Which pages a declaration allows: of the domains ``allowed`` (none: of all), and not of those
-    ``blocked``.  ``known`` are hosts of the operator, whose pages need not have been mentioned.  Of each page
+    ``blocked``. ``known`` are hosts of the operator, whose pages need not have been mentioned. Of each page
     ``most_characters`` are given at most (``None``: any number)."""
 
     allowed: tuple[str, ...] = ()
@@ -58,8 +58,8 @@ class PageRule(Struct, frozen=True):
 class ClientPrograms(Struct, frozen=True):
     """What programs of a model may call of its client.
 
-    ``tools`` are the functions of the client.  ``only`` are the names of those that the model may not call
-    itself, and ``places`` their positions in the list of tools.  ``digest`` stands for all of this.
+    ``tools`` are the functions of the client. ``only`` are the names of those that the model may not call
+    itself, and ``places`` their positions in the list of tools. ``digest`` stands for all of this.
     """
 
     tools: tuple[ToolDefinition, ...] = ()
@@ -76,12 +76,12 @@ class ClientPrograms(Struct, frozen=True):
 class HostedTool(Struct, frozen=True):
     """A declaration at a place in the body (``tools[0]``), as the client sent it.
 
-    ``form`` shows its calls to the client; ``None`` if the dialect has no form for them.  ``bound`` are the
+    ``form`` shows its calls to the client; ``None`` if the dialect has no form for them. ``bound`` are the
     arguments that it sets for each call (``None``: the tool's default, whatever the model wrote), ``limits``
-    the fields that set them, and ``most`` is how many calls it allows (``None``: any number).  ``pages`` says
-    which pages a fetch may give.  ``mask`` is an image as a data URL, whose transparent areas are to be
-    changed in another.  ``beside`` is a tool that the same declaration brings, if that is served,
-    too.  ``programs`` says what a declared tool that runs programs may call of the client.
+    the fields that set them, and ``most`` is how many calls it allows (``None``: any number). ``pages`` says
+    which pages a fetch may give. ``mask`` is an image as a data URL, whose transparent areas are to be
+    changed in another. ``beside`` is a tool that the same declaration brings, if that is served,
+    too. ``programs`` says what a declared tool that runs programs may call of the client.
     """
 
     kind: HostedKind
@@ -159,7 +159,7 @@ def web_search(
     """Return the declaration of a search of the web.
 
     ``allowed`` and ``blocked`` are its lists of domains, in the members ``within`` it; ``size`` is its
-    ``search_context_size``, ``place`` its ``user_location``, and ``most`` its ``max_uses``.  Raises
+    ``search_context_size``, ``place`` its ``user_location``, and ``most`` its ``max_uses``. Raises
     :class:`~proxy.base.errors.RequestError` for a value of the wrong type.
     """
     bound: dict[str, Any] = {}

@@ -1,7 +1,7 @@
 """The editor of a request body that holds its conversation as a list of messages.
 
 This module has the part that all such dialects have in common: it cuts the body, offers tools, adds, keeps
-and restores turns, and leaves out what an upstream refuses.  Each dialect defines the form of a tool, a
+and restores turns, and leaves out what an upstream refuses. Each dialect defines the form of a tool, a
 message and a result.
 """
 

@@ -1,7 +1,7 @@
 """A client's request whose conversation is a list of messages.
 
 This module has the part that all such dialects have in common: it finds the turns that the client sends back,
-recognizes them, and makes the digests under which the proxy keeps hidden turns.  Each dialect reads single
+recognizes them, and makes the digests under which the proxy keeps hidden turns. Each dialect reads single
 messages.
 """
 
@@ -26,7 +26,7 @@ JsonMessage = Mapping[str, Any]
 class MessageListRequest(ClientRequest):
     """A request, of which a dialect reads single messages.
 
-    ``members`` are the names of the body's members.  ``dialect_name`` is a part of every digest, so that
+    ``members`` are the names of the body's members. ``dialect_name`` is a part of every digest, so that
     conversations of different dialects are never taken for each other.
     """
 
@@ -42,7 +42,7 @@ class MessageListRequest(ClientRequest):
         digests = PrefixDigests(self.messages, self._identity, self.speaker, self._spoken)
         object.__setattr__(self, "_beginnings", digests)
 
-    # How a dialect reads one message.  These methods belong to the class, because the digests keep them: a
+    # How a dialect reads one message. These methods belong to the class, because the digests keep them: a
     # request that refers to itself would stay in memory until the next garbage collection.
 
     @classmethod

@@ -1,6 +1,6 @@
 """Restores hidden turns of Ollama's dialect, masks them, and writes them and results of server tools.
 
-A line of a result's text describes each image.  By that line the proxy recognizes its own images among a
+A line of a result's text describes each image. By that line the proxy recognizes its own images among a
 client's, and can remove them: for a model that takes none, or for the record.
 """
 

@@ -1,8 +1,8 @@
 """Makes the proxy's own lines in a client's stream, and removes hidden calls from a line.
 
-It also answers requests that only make a server load a model, or release its memory.  Source: Ollama's API
+It also answers requests that only make a server load a model, or release its memory. Source: Ollama's API
 reference, "Load a model" and "Unload a model": a chat without messages, or a completion without a prompt;
-``keep_alive`` 0 unloads.  The answer to both is one object, even if the client asked for a stream.
+``keep_alive`` 0 unloads. The answer to both is one object, even if the client asked for a stream.
 """
 
 import re

@@ -1,15 +1,15 @@
 """Ollama's chat: reads the upstream's responses.
 
-Source for the lines: Ollama's API reference, "Generate a chat completion".  The recorded streams of servers
+Source for the lines: Ollama's API reference, "Generate a chat completion". The recorded streams of servers
 show how they differ: calls without ids or with one index for all, calls and text on the last line, counts
 that are left out, an error under a status of 200.
 
 Ollama's own client is written in Go, whose ``encoding/json`` matches the names of members in any case, and
-merges members that come twice.  So such a client can find a call where a parser of exact names, which takes
-the last of two members, finds none.  Source: Go's documentation of ``encoding/json``, ``Unmarshal``.
+merges members that come twice. So such a client can find a call where a parser of exact names, which takes
+the last of two members, finds none. Source: Go's documentation of ``encoding/json``, ``Unmarshal``.
 
-In the message of a turn text and thoughts are joined from their pieces.  Calls go back complete, with every
-field that came.  Thoughts go back too, because the templates of several models are written for them.
+In the message of a turn text and thoughts are joined from their pieces. Calls go back complete, with every
+field that came. Thoughts go back too, because the templates of several models are written for them.
 """
 
 import json
@@ -50,7 +50,7 @@ _BROKEN: Final = {"type": "api_error", "code": "upstream_broken", "message": CUT
 
 
 class OllamaTurnReader(StreamReader[Line]):
-    """A reader of one response of an Ollama upstream.  Odd JSON is let through and never raises."""
+    """A reader of one response of an Ollama upstream. Odd JSON is let through and never raises."""
 
     _finds_by_name = True
     stream_format = LINES
@@ -92,7 +92,7 @@ class OllamaTurnReader(StreamReader[Line]):
 
     def _read(self, event: Line, *, cut: bool = False) -> Frame:
         if self._ended:
-            # Bytes after the last line belong to no turn.  Only what may be a call is dropped (rule W5).
+            # Bytes after the last line belong to no turn. Only what may be a call is dropped (rule W5).
             return Frame(b"" if may_hold_call(event.raw) else event.raw, is_end_mark=True)
         payload = loads(event.data, halves=self._halves) if event.data else None
         if not isinstance(payload, dict):
@@ -162,7 +162,7 @@ class OllamaTurnReader(StreamReader[Line]):
         if text[:1] == '"':
             said = orjson.loads(text)
             text = said if isinstance(said, str) else text
-        # Each call comes complete.  Its position identifies it: some servers give all calls one index.
+        # Each call comes complete. Its position identifies it: some servers give all calls one index.
         events = self._calls.add(Fragment(number, known, name))
         events += self._calls.set_name(number, name)
         return [*events, *self._calls.add(Fragment(number, arguments="" if text == "null" else text))]

@@ -94,7 +94,7 @@ def pair(calls: Sequence[Call], results: Sequence[Mapping[str, Any]]) -> Sequenc
     # A result with the id of its call takes that call first, wherever the result stands.
     named = [ids.get(str(result.get("tool_call_id") or "")) for result in results]
     unanswered = set(range(len(calls))).difference(named)
-    # The positions of the calls by name, and under "" of all calls.  Answered calls stay in the queues.
+    # The positions of the calls by name, and under "" of all calls. Answered calls stay in the queues.
     in_order = sorted(unanswered)
     queues: dict[str, deque[int]] = {"": deque(in_order)}
     for one in in_order:
@@ -226,7 +226,7 @@ class OllamaRequest(MessageListRequest):
 def parse_ollama_request(payload: Mapping[str, Any]) -> OllamaRequest:
     """Read the parts of a request that the proxy needs; the upstream checks the rest.
 
-    A request without messages only loads the model.  Raises :class:`RequestError` for a model that is missing
+    A request without messages only loads the model. Raises :class:`RequestError` for a model that is missing
     or no name, messages that are no list of objects, tools that are no list and a tool that is declared
     twice.
     """

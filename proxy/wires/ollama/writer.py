@@ -1,8 +1,8 @@
 """Ollama's chat: writes the client's stream.
 
 The writer begins by forwarding the upstream's bytes, and does so to the end of a run without server calls.
-From the first server call on it composes one answer with one last line.  Its calls are numbered without gaps.
-It has no server calls, and the counts of all turns.  Every line is complete and has a message, because
+From the first server call on it composes one answer with one last line. Its calls are numbered without gaps.
+It has no server calls, and the counts of all turns. Every line is complete and has a message, because
 clients fail on anything else.
 """
 

@@ -2,7 +2,7 @@
 
 Sources: OpenAI's API reference, "Create image", "Create image edit" and "Image streaming events"; the types
 of openai 3.57.0 (``image_generate_params``, ``image_edit_params``, ``images_response``,
-``image_gen_partial_image_event``, ``image_gen_completed_event``, ``image_edit_completed_event``).  Its client
+``image_gen_partial_image_event``, ``image_gen_completed_event``, ``image_edit_completed_event``). Its client
 names the field ``image[]`` where there are several images.
 """
 

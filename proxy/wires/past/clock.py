@@ -28,7 +28,7 @@ _CLOCK: Final = re.compile(
     re.IGNORECASE,
 )
 """Dates and times as programs write them: ISO 8601, RFC 2822, with names of months, and seconds or
-milliseconds since the epoch.  A weekday alone only counts at the end of a line."""
+milliseconds since the epoch. A weekday alone only counts at the end of a line."""
 _MAY_HAVE: Final = re.compile(r"\d|day\b", re.IGNORECASE)
 _YEARS: Final = re.compile(_YEAR)
 _MARK: Final = "\u0001"

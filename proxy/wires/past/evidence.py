@@ -22,7 +22,7 @@ class Evidence(Struct, frozen=True):
     """The place of an answer in a conversation.
 
     ``system`` is a digest of the system messages, and ``question`` one of the messages since the model's last
-    message.  ``text`` is the text of the question, empty if the question is more than text.  ``chain`` are
+    message. ``text`` is the text of the question, empty if the question is more than text. ``chain`` are
     digests of the messages before the question, oldest first.
     """
 
@@ -35,7 +35,7 @@ class Evidence(Struct, frozen=True):
 class Place(NamedTuple):
     """The part of :class:`Evidence` that takes no time.
 
-    ``system`` is the same digest, ``first`` the position of the question.  ``whole`` says whether all
+    ``system`` is the same digest, ``first`` the position of the question. ``whole`` says whether all
     messages before the question are in the chain.
     """
 
@@ -52,7 +52,7 @@ def chained(digest: str) -> str:
 def fits_window(kept: Sequence[str], shown: Sequence[str]) -> bool:
     """Return whether all messages ``shown`` before a question are the newest of those ``kept``.
 
-    The oldest ones may be gone.  A message that is still there must be the same: otherwise the client has
+    The oldest ones may be gone. A message that is still there must be the same: otherwise the client has
     edited it, or this is another conversation that ends alike.
     """
     gone = len(kept) - len(shown)

@@ -1,11 +1,11 @@
 """The events of items: of whole ones, and of those that have begun and have not ended.
 
 A stored response as a stream (``GET /v1/responses/{id}?stream=true``) has the events that a provider sends
-for the same items, with each text in one delta, numbered from 0.  ``starting_after`` leaves out the events
+for the same items, with each text in one delta, numbered from 0. ``starting_after`` leaves out the events
 that the client has.
 
-A stream may break in the middle of an item, and some gateways never end one.  Clients act only on
-``output_item.done``, and some treat an item without it as an error.  So :class:`OpenItem` keeps the item's
+A stream may break in the middle of an item, and some gateways never end one. Clients act only on
+``output_item.done``, and some treat an item without it as an error. So :class:`OpenItem` keeps the item's
 content.
 """
 

@@ -110,7 +110,7 @@ def own_item_id(prefix: str) -> str:
 def own_item_id_within(prefix: str, response_id: str, number: int) -> str:
     """Return such an id in which :func:`response_of` finds the id of a response of the proxy.
 
-    It has 64 characters, the most that providers accept.  With another ``response_id`` it is as any other.
+    It has 64 characters, the most that providers accept. With another ``response_id`` it is as any other.
     """
     ours = _OUR_RESPONSE.fullmatch(response_id)
     if ours is None or number > 0xFFFF:
@@ -374,7 +374,7 @@ def is_message_event(payload: Mapping[str, Any] | None) -> bool:
 def with_items(raw: bytes, asked: Sequence[Mapping[str, Any]], responses: Sequence[bytes]) -> bytes:
     """Return the body of a request, whose items are ``asked``, with output items in place of references.
 
-    The output items are those of ``responses``.  All else keeps its bytes.
+    The output items are those of ``responses``. All else keeps its bytes.
     """
     given = value_at(raw, "input")
     if given is None or given[:1] != b"[":

@@ -1,7 +1,7 @@
 """Reads the events of a Responses upstream one by one.
 
 ``output_index`` identifies an item: some gateways change item ids with every event, and llama-server sends
-neither indices nor sequence numbers.  ``output_item.done`` has the final state of an item.  Source: OpenAI's
+neither indices nor sequence numbers. ``output_item.done`` has the final state of an item. Source: OpenAI's
 API reference, "Streaming events".
 """
 

@@ -182,7 +182,7 @@ class ResponsesStreamWriter(StreamWriter, FastWriter):
     def _has_defective_item(self, payload: Mapping[str, Any]) -> bool:
         """Return whether an event of the first item lacks its place, or has another id of the item.
 
-        openai-python raises for such an event, and Vercel's SDK loses its text.  If the item's second event
+        openai-python raises for such an event, and Vercel's SDK loses its text. If the item's second event
         is sound, so are all later ones.
         """
         item, index = payload.get("item"), payload.get("output_index")

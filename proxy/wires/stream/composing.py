@@ -79,7 +79,7 @@ class ComposingWriter(TracingWriter):
     """A writer that begins by passing on the upstream's bytes.
 
     If the run calls no server tool, it does so to the end. From the first server call on it composes the
-    stream.  The options are those of :class:`TracingWriter`.
+    stream. The options are those of :class:`TracingWriter`.
     """
 
     def __init__(self, view: ClientView, **options: Any) -> None:

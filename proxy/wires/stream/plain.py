@@ -35,7 +35,7 @@ class PlainTurn:
     """The plain text of one turn, as far as its stream has come. Each dialect has a subclass.
 
     ``id`` and ``model`` are those of the upstream's response, ``finish`` its end, and ``ended`` says that its
-    end mark came.  ``whole`` says that this is all of the turn, and that the client got it as it came.
+    end mark came. ``whole`` says that this is all of the turn, and that the client got it as it came.
     """
 
     __slots__ = (

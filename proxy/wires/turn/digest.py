@@ -217,7 +217,7 @@ def canonical_arguments(arguments: Any) -> Any:
     """Return a call's arguments in canonical form, because some libraries parse them and write them anew.
 
     Return them unchanged if the canonical form would lose a difference: text that is not JSON, a repeated
-    key, or a number that a double cannot hold.  Integers are exact, whatever their size.
+    key, or a number that a double cannot hold. Integers are exact, whatever their size.
     """
     try:
         written = orjson.dumps(orjson.loads(arguments), option=orjson.OPT_SORT_KEYS).decode()

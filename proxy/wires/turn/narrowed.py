@@ -52,7 +52,7 @@ def drop_idle_choice(parts: dict[str, bytes], *, tools: str, choice: str, others
     """Remove the choice and the members ``others`` from a body without tools, unless a call is demanded.
 
     OpenAI, vLLM and xAI refuse a choice without tools (``'tool_choice' is only allowed when 'tools' are
-    specified``).  A demand that cannot be met stays, so that the upstream says so.
+    specified``). A demand that cannot be met stays, so that the upstream says so.
     """
     if parts.get(tools, b"[]") != b"[]":
         return

@@ -11,7 +11,7 @@ _PREVIEW: Final = 120
 
 
 def model_name(payload: Mapping[str, Any]) -> str:
-    """Return the name of the model.  Raises :class:`~proxy.base.errors.ModelMissing` if there is none."""
+    """Return the name of the model. Raises :class:`~proxy.base.errors.ModelMissing` if there is none."""
     model = payload.get("model")
     if not isinstance(model, str) or not model:
         raise ModelMissing()
@@ -51,7 +51,7 @@ def declared_names(tools: Sequence[Any], name_of: Callable[[Any], str | None], p
 
     ``name_of`` returns the name of an entry, or ``None`` for an entry that the model does not call by a name.
     ``place`` names the field of the name in messages of errors; ``{}`` in it becomes the position of the
-    tool, as in ``tools[{}].name``.  Raises :class:`RequestError` for a name that is declared twice.
+    tool, as in ``tools[{}].name``. Raises :class:`RequestError` for a name that is declared twice.
     """
     names: dict[str, None] = {}
     for position, tool in enumerate(tools):

@@ -15,9 +15,9 @@ class ClientSearch:
     """The search that a client declared.
 
     ``deferred`` are its own tools that the model has to find, by name; ``loaded`` are those of them that its
-    conversation already found or called, in their order.  ``form`` shows the
-    searches.  With ``by_pattern`` the model searches by regular
-    expressions.  With ``defers_servers`` it has to find the server tools, too.
+    conversation already found or called, in their order. ``form`` shows the
+    searches. With ``by_pattern`` the model searches by regular
+    expressions. With ``defers_servers`` it has to find the server tools, too.
     """
 
     deferred: Mapping[str, ToolDefinition]

@@ -1,6 +1,6 @@
 """What the scripts of this folder share: they run in an environment of their own, with clients' libraries.
 
-In: {"root", "models", "questions"} on standard input.  Out: for each library and model, the answers and the
+In: {"root", "models", "questions"} on standard input. Out: for each library and model, the answers and the
 arguments of the client's tool, or the error.
 """
 

@@ -339,7 +339,7 @@ async def test_a_database_tells_two_conversations_with_one_end_apart(database: S
 
 @dataclass
 class Dialogue:
-    """A conversation whose first exchanges nobody else has.  ``elsewhere`` are the exchanges not noted."""
+    """A conversation whose first exchanges nobody else has. ``elsewhere`` are the exchanges not noted."""
 
     past: list[Exchange]
     heads: int

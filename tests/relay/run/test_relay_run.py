@@ -1,7 +1,7 @@
 """The state machine of a run: which command it returns for each event, written as traces.
 
-A trace is a list of steps.  A ``CallModel``, ``AskApproval``, ``RunTools``, ``Suspend`` or ``Finish`` is the
-command that the run must return there.  A :class:`Turn` is what the model then answers, a set holds the
+A trace is a list of steps. A ``CallModel``, ``AskApproval``, ``RunTools``, ``Suspend`` or ``Finish`` is the
+command that the run must return there. A :class:`Turn` is what the model then answers, a set holds the
 indices of approved calls, ``RAN`` says that the tools have run, and a number lets that many seconds pass.
 """
 

@@ -1,6 +1,6 @@
 """Edited conversations: the proxy restores turns behind unchanged answers, and nothing else.
 
-The test has a conversation through a whole proxy, with a hidden call behind each answer.  Then it edits the
+The test has a conversation through a whole proxy, with a hidden call behind each answer. Then it edits the
 conversation at random, sends it, and compares byte by byte what goes upstream with what has to.
 """
 
@@ -82,7 +82,7 @@ class Had:
         assert len(self.tools) == 1
 
     def check(self, body: Body, sent: list[bytes]) -> None:
-        """Check what went upstream.  Before the first edit, all hidden turns must be there.  After it, hidden
+        """Check what went upstream. Before the first edit, all hidden turns must be there. After it, hidden
         turns may only stand before an answer to which they belong."""
         mine: list[Body] = body[self.field]
         had: list[Body] = self.base[self.field]

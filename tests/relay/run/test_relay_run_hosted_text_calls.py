@@ -53,7 +53,7 @@ def _urls(part: Any) -> list[str]:
     ("client", "upstream"), [(client, upstream) for client in CLIENTS for upstream in WIRES]
 )
 async def test_citations(client: str, upstream: str, stream: bool, mode: str) -> None:
-    """Links and markers are citations, also where the upstream speaks the client's dialect.  A call of the
+    """Links and markers are citations, also where the upstream speaks the client's dialect. A call of the
     client's tool behind them is still found."""
     asked = ask(client, stream=stream)
     more = SEARCHES[client]

@@ -54,7 +54,7 @@ def shown(raw: RawUpstream) -> list[list[str]]:
 async def test_a_clients_search_stays_within_the_limit(mine: int, server: Any, found: int) -> None:
     """Whatever a client's search finds, no request has more tools than its upstream takes.
 
-    The client's tools have room before the server's.  Where there is no room for a search either, as many of
+    The client's tools have room before the server's. Where there is no room for a search either, as many of
     the deferred tools are shown as there is room for.
     """
     searches = [Turn("", (Call(f"c_{at}", SEARCH, {"query": " ".join(NAMES[3 * at :])}),)) for at in range(3)]

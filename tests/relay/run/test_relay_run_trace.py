@@ -140,7 +140,7 @@ async def test_a_reply_shows_lines_too(trace: str, field: str) -> None:
 
 async def test_a_client_gets_no_more_than_it_may() -> None:
     """A client that asks for ``events`` but may see only ``status`` gets no trace at all, because it did not
-    ask for lines in the text.  A header says so."""
+    ask for lines in the text. A header says so."""
     quiet, _ = await one_loop(called(ECHO_A), ANSWER)
     answer, _ = await one_loop(called(ECHO_A), ANSWER, headers={"x-toolrelay-trace": "events"})
     assert traces_of(answer.body) == []

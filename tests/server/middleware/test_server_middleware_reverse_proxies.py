@@ -82,7 +82,7 @@ async def test_an_nginx_that_says_what_it_does(tmp_path: Path) -> None:
 
 async def test_what_an_open_server_cannot_see(tmp_path: Path) -> None:
     """The limit that SECURITY.md names: an open server serves a reverse proxy that speaks HTTP/1.1, adds no
-    header and uses a local name, like a local client.  A start token helps."""
+    header and uses a local name, like a local client. A start token helps."""
     silent = "proxy_http_version 1.1;"
     for mode, seen in (("open", {200}), ("auto", {"invalid_api_key"})):
         async with behind(mode) as (proxy, _), nginx(tmp_path, proxy.port, silent) as front:

@@ -52,7 +52,7 @@ def _plan(path: Path, sql: str, values: tuple[object, ...] = ()) -> list[str]:
 def _slow(plan: list[str], *, may_sort: bool = True) -> list[str]:
     """The steps of a plan that read every row of a table, or sort the rows that they found.
 
-    The few rows of one key may be sorted; a list may not be, or SQLite reads all of it for each page.  A scan
+    The few rows of one key may be sorted; a list may not be, or SQLite reads all of it for each page. A scan
     along an index in the wanted order ends with the page.
     """
     harmless = re.compile(r"USING|CONSTANT ROW|^SCAN (newest|\(subquery)")  # rows that a subquery found

@@ -19,8 +19,8 @@ Call = tuple[str, str, Any]
 class Heard:
     """What a client understood of an answer.
 
-    ``calls`` are ids, names and arguments (parsed, or as text if they are no object).  ``finish`` is
-    ``stop``, ``calls``, ``length``, ``filter``, or the dialect's own value.  ``used`` are input and output
+    ``calls`` are ids, names and arguments (parsed, or as text if they are no object). ``finish`` is
+    ``stop``, ``calls``, ``length``, ``filter``, or the dialect's own value. ``used`` are input and output
     tokens, or ``None`` if the answer does not say.
     """
 

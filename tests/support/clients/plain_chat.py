@@ -1,7 +1,7 @@
 """A provider that has only Chat Completions and refuses what OpenAI refuses.
 
-Its model remembers a code word from the conversation.  It calls the client's weather tool if the client
-declares one and asks for the weather.  Otherwise it repeats the last message.  This module does not use the
+Its model remembers a code word from the conversation. It calls the client's weather tool if the client
+declares one and asks for the weather. Otherwise it repeats the last message. This module does not use the
 package under test.
 """
 

@@ -1,8 +1,8 @@
 """Checks that a Responses stream follows the rules that every client library needs.
 
-One id is in every lifecycle event, and there is one opening.  Sequence numbers and indices have no gaps, and
-no index is used twice.  Each item is opened, filled and ended with one id.  One terminal event repeats
-exactly what was sent, and one end mark follows.  Every event is complete and uses LF.  This module does not
+One id is in every lifecycle event, and there is one opening. Sequence numbers and indices have no gaps, and
+no index is used twice. Each item is opened, filled and ended with one id. One terminal event repeats
+exactly what was sent, and one end mark follows. Every event is complete and uses LF. This module does not
 use the package under test.
 """
 
@@ -113,8 +113,8 @@ def check_response_stream(
 ) -> Reading:
     """Read a whole composed stream, check every rule, and return what the stream says.
 
-    ``hidden`` are texts that must not be in the stream.  The first ``unnumbered`` events are those of an
-    upstream that sends neither numbers nor indices.  ``complete`` requires every member of the response.
+    ``hidden`` are texts that must not be in the stream. The first ``unnumbered`` events are those of an
+    upstream that sends neither numbers nor indices. ``complete`` requires every member of the response.
     Raises :class:`BadResponse`.
     """
     read = Reading(events_of(body))

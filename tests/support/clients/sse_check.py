@@ -2,7 +2,7 @@
 
 Official and other clients depend on these rules: one response id, one role, call indices without gaps, one
 finish reason, usage last and only on request, one end mark, and only what a strict parser of server-sent
-events accepts.  This module does not use the package under test.
+events accepts. This module does not use the package under test.
 """
 
 import json
@@ -57,8 +57,8 @@ def check_chat_stream(
 ) -> Reading:
     """Read a whole stream, check every rule, and return what the stream says.
 
-    ``hidden`` are texts that must not be in the stream, such as the names of server tools.  The first
-    ``forwarded`` chunks are an upstream's own bytes.  Only there, the role may be repeated, the time may
+    ``hidden`` are texts that must not be in the stream, such as the names of server tools. The first
+    ``forwarded`` chunks are an upstream's own bytes. Only there, the role may be repeated, the time may
     change, and Azure's first chunk may have a blank id.
     Raises :class:`BadStream`.
     """

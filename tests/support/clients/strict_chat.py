@@ -1,6 +1,6 @@
 """A provider of Chat Completions that refuses what real providers refuse, even members that it sends.
 
-If it is asked for the time, its model calls the proxy's clock tool and then repeats the result.  This module
+If it is asked for the time, its model calls the proxy's clock tool and then repeats the result. This module
 does not use the package under test.
 """
 
@@ -23,7 +23,7 @@ WORDS = ("groq", "mistral", "fastapi", "vllm-mistral", "openai", "google")
 class StrictChat:
     """``emits`` are extra members of its messages, and ``call_emits`` of the calls in them.
 
-    It refuses what the provider of that name refuses, except the members in ``takes``.  ``always`` refuses
+    It refuses what the provider of that name refuses, except the members in ``takes``. ``always`` refuses
     every request that ends with a result of a tool, whatever members it has.
     """
 

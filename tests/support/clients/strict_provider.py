@@ -1,8 +1,8 @@
 """A provider of the Responses API that is as strict as OpenAI's, with a model that follows rules.
 
-It stores responses if it may, refuses every input that OpenAI refuses, and answers the question.  If the
+It stores responses if it may, refuses every input that OpenAI refuses, and answers the question. If the
 question has ``time``, the model calls the proxy's clock tool; if it has ``calendar``, it calls the client's
-function; for both words it makes both calls at once.  Then it says the results.  This module does not use
+function; for both words it makes both calls at once. Then it says the results. This module does not use
 the package under test.
 """
 
@@ -67,7 +67,7 @@ class Provider:
         return f"{prefix}_{self.count:048x}"
 
     def answer(self, body: dict[str, Any]) -> tuple[list[Item], str]:
-        """Return the items of a response and its id.  Raises :class:`Refused`."""
+        """Return the items of a response and its id. Raises :class:`Refused`."""
         given = body.get("input", [])
         items = [{"role": "user", "content": given}] if isinstance(given, str) else list(given)
         before: list[Item] = []

@@ -94,9 +94,9 @@ class Pages:
     async def run(self, script: str, proxy: str, *, host: str = "localhost", port: int = 0) -> Any:
         """Run the script in a page of that host, and return its result.
 
-        The script is the body of an async function that returns JSON.  In it, ``proxy`` is the address to
-        call, and ``tell(name)`` sets a sign.  ``port`` is the port that the page is loaded from, by default
-        this server's.  With ``packages`` the script may import from the ``node_modules`` there.
+        The script is the body of an async function that returns JSON. In it, ``proxy`` is the address to
+        call, and ``tell(name)`` sets a sign. ``port`` is the port that the page is loaded from, by default
+        this server's. With ``packages`` the script may import from the ``node_modules`` there.
         """
         self.script, self.proxy = script, proxy
         self.result = asyncio.get_running_loop().create_future()

@@ -1,7 +1,7 @@
 """Real gateways as upstreams: LiteLLM's and Portkey's, before fake providers on the loopback.
 
 ``TOOLRELAY_TEST_LITELLM`` is the path of the ``litellm`` command, and ``TOOLRELAY_TEST_PORTKEY`` that of
-Portkey's ``start-server.js``.  The defaults are the paths to which ``.ci/run`` installs them.
+Portkey's ``start-server.js``. The defaults are the paths to which ``.ci/run`` installs them.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ class Gateway:
     """A running gateway.
 
     ``url`` is a proxy before it that notes in ``heads`` the headers of each request; ``direct`` is the
-    gateway itself.  The gateway must send requests to ``provider``, and must never send one to ``evil``.
+    gateway itself. The gateway must send requests to ``provider``, and must never send one to ``evil``.
     """
 
     url: str

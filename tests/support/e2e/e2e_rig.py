@@ -1,7 +1,7 @@
 """The real application on a real socket, before upstreams that replay the recorded exchanges.
 
 The recordings can be reached in two ways: ``replay`` is the upstream in the same process, and ``http`` is a
-second server on a second socket with the same recordings.  Both must give the same answers.
+second server on a second socket with the same recordings. Both must give the same answers.
 """
 
 import json
@@ -101,7 +101,7 @@ class Answer:
 
 @dataclass
 class Proxy:
-    """A running application.  ``upstream_requests`` are the bodies that its upstream got, in order."""
+    """A running application. ``upstream_requests`` are the bodies that its upstream got, in order."""
 
     base_url: str
     services: Services
@@ -200,7 +200,7 @@ def is_orchestrated(fixture: Exchange) -> bool:
 def fixtures_for(fixture: Exchange) -> Path:
     """Return the folder with the recordings that a replay needs to answer this exchange.
 
-    These are all exchanges if server tools take part.  Otherwise it is the exchange's own folder, because two
+    These are all exchanges if server tools take part. Otherwise it is the exchange's own folder, because two
     recordings of one request with different server settings cannot be told apart.
     """
     return FIXTURES if is_orchestrated(fixture) else fixture.path

@@ -70,9 +70,9 @@ async def scripted(
 
     It refuses what :mod:`mcp_rules` says.
 
-    With ``sessions`` the server has sessions, and accepts those that are in the set.  ``refusal`` is its
-    answer to a request of another session.  ``heard`` gets each message without a method before it is
-    accepted.  ``reopened`` answers the requests for an event stream.
+    With ``sessions`` the server has sessions, and accepts those that are in the set. ``refusal`` is its
+    answer to a request of another session. ``heard`` gets each message without a method before it is
+    accepted. ``reopened`` answers the requests for an event stream.
     """
     paths: list[str] = []
 

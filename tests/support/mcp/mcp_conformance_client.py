@@ -1,6 +1,6 @@
 """The client that the conformance suite runs: it uses the process that talks to MCP servers.
 
-The suite gives the address of its server as the last argument.  The client calls every tool of the server
+The suite gives the address of its server as the last argument. The client calls every tool of the server
 once, with the same number for each numeric argument.
 """
 

@@ -1,7 +1,7 @@
 """The client that the conformance suite runs for its login scenarios: the command line with a browser.
 
 The suite gives the address of its server as the last argument, and the scenario with its data in the
-environment.  The browser, which ``BROWSER`` defines, only follows redirects.
+environment. The browser, which ``BROWSER`` defines, only follows redirects.
 """
 
 import io

@@ -1,7 +1,7 @@
 """Real MCP servers from PyPI, each in an environment of its own, and the official conformance suite.
 
 ``TOOLRELAY_TEST_MCP`` names the folder in which they are installed, with ``time``, ``git``, ``fetch`` and
-``conformance``.  The default is the folder that ``.ci/run`` uses.
+``conformance``. The default is the folder that ``.ci/run`` uses.
 """
 
 import os

@@ -1,7 +1,7 @@
 """A proxy before ``/mcp`` that renames tools, because the conformance suite knows no provider names.
 
 A tool's id begins with its provider: the suite calls ``test_simple_text``, and our tool is
-``suite_tools__test_simple_text``.  The rest of a request or an answer stays unchanged.
+``suite_tools__test_simple_text``. The rest of a request or an answer stays unchanged.
 """
 
 from collections.abc import AsyncIterator

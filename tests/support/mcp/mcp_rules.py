@@ -110,7 +110,7 @@ def http_fault(headers: Mapping[str, str]) -> HttpRule | None:
 class OAuthRule(NamedTuple):
     """A request to an endpoint of an authorization server that it refuses with ``error``.
 
-    ``broken`` gets the parameters, or the JSON of a registration.  ``when`` is the ``grant_type`` that it
+    ``broken`` gets the parameters, or the JSON of a registration. ``when`` is the ``grant_type`` that it
     is about, or empty.
     """
 

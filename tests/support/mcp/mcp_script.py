@@ -1,11 +1,11 @@
 """An MCP server over standard input and output that follows a script and needs no other package.
 
-The script is a JSON file.  ``tools`` are the definitions that the server lists.  ``answers`` has, by the name
+The script is a JSON file. ``tools`` are the definitions that the server lists. ``answers`` has, by the name
 of a tool, what a call does: ``{"result": …}``, ``{"error": …}``, ``{"raw": TEXT}`` for an unchanged line
 (``ID`` in it becomes the id of the request), ``{"bytes": HEX}``, ``{"sleep": SECONDS}``, ``{"until": FILE}``
 to wait until that file exists, ``{"die": true}``, ``{"long": MEBIBYTES}`` without an end of line,
 ``{"flood": NOTIFICATIONS}``, ``{"pings": REQUESTS}``, ``{"progress": [[DONE, TOTAL, WORDS], …]}`` if the
-client wants progress, ``{"become": TOOLS}`` to change the tools, which the server announces.  ``{}`` gives no
+client wants progress, ``{"become": TOOLS}`` to change the tools, which the server announces. ``{}`` gives no
 answer at all.
 ``calls`` is a file to which the server adds a line for each call, and ``cancelled`` for each cancellation.
 The server speaks 2025-11-25, and refuses what :mod:`mcp_rules` says.
@@ -124,7 +124,7 @@ def scripted(
 ) -> Server:
     """Return a server with these tools and answers, not started; ``listed`` replaces its list of tools.
 
-    Each time that it has been started, it exits on the call with the number ``dies_on``.  ``says`` has lines
+    Each time that it has been started, it exits on the call with the number ``dies_on``. ``says`` has lines
     that it writes to its standard output at its ``start`` or before its answer to a method.
     """
     program, script = folder / f"{name}.py", folder / f"{name}.json"

@@ -1,7 +1,7 @@
 """A scripted authorization server, and an MCP server that accepts its tokens, on the loopback.
 
 The server accepts each refresh token once; if a token comes again, its login ends, as with strict providers.
-The MCP server speaks 2025-11-25 in JSON.  Its tools need a token, and ``write`` needs the scope ``write``.
+The MCP server speaks 2025-11-25 in JSON. Its tools need a token, and ``write`` needs the scope ``write``.
 Both refuse what :mod:`mcp_rules` says.
 """
 
@@ -48,10 +48,10 @@ class OAuthServer:
     """The settings of both servers, and the requests that they got.
 
     ``documents`` replace the documents at these paths; ``{URL}`` in them becomes the address of the server.
-    ``None`` gives 404, a number another status.  The token endpoint waits for ``gate`` if there is one.  If
-    the client disconnects meanwhile, its request has no effect unless ``hears_the_dead`` is set.  ``forms``
+    ``None`` gives 404, a number another status. The token endpoint waits for ``gate`` if there is one. If
+    the client disconnects meanwhile, its request has no effect unless ``hears_the_dead`` is set. ``forms``
     are the requests of the token endpoint, ``registered`` the registrations, ``seen`` the headers of the MCP
-    server's requests, and ``asked`` all paths.  ``list_scope`` is the scope that listing the tools needs, or
+    server's requests, and ``asked`` all paths. ``list_scope`` is the scope that listing the tools needs, or
     empty.
     """
 

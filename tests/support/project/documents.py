@@ -22,7 +22,7 @@ _FENCE = re.compile(
 class Snippet:
     """A fenced block: its place, its language, and the mark in the comment above it.
 
-    The comment is ``<!-- snippet: MARK -->``.  ``goes on`` appends this snippet to the one before;
+    The comment is ``<!-- snippet: MARK -->``. ``goes on`` appends this snippet to the one before;
     ``only parsed: REASON`` says why no test runs it.
     """
 

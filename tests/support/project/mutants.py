@@ -1,6 +1,6 @@
 """Changes the most delicate code in small ways, one at a time, and lists the changes that no test noticed.
 
-``make mutants`` runs this module; ``make mutants PART=policy`` runs it for one part.  mutmut makes the
+``make mutants`` runs this module; ``make mutants PART=policy`` runs it for one part. mutmut makes the
 changes in a copy of the project below ``build/mutants/``.
 """
 

@@ -1,7 +1,7 @@
 """Runs the tests that are near to what was changed: ``make near``, or ``near.py PATH…`` for these files.
 
-Changed is what differs from ``main``: in commits of this branch, in the work tree, and in new files.  Near
-are the tests of a module's own folder, and test files that import the module itself.  This finds most faults
+Changed is what differs from ``main``: in commits of this branch, in the work tree, and in new files. Near
+are the tests of a module's own folder, and test files that import the module itself. This finds most faults
 in a minute or two; the whole suite decides.
 """
 

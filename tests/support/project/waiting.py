@@ -1,6 +1,6 @@
 """Waits for expected events, with a limit so long that only a fault reaches it.
 
-The speed of a machine must not decide a test.  If a test checks that something happens at once, each timer
+The speed of a machine must not decide a test. If a test checks that something happens at once, each timer
 that would cause it later takes :data:`LATE_S`.
 """
 

@@ -1,13 +1,13 @@
 """Starts the processes of the program that tests ask for by forking one that has imported it already.
 
 ``python -m proxy ...`` takes over half a second of CPU time until it has imported the package, and the tests
-start it some hundred times.  While :func:`forked_starts` is in use, :class:`subprocess.Popen`, and with it
-asyncio, sends such a command to a fork server, which has imported the package once.  It forks a process with
-the command's arguments, environment, folder and descriptors, that runs the same code to its own end.  The
+start it some hundred times. While :func:`forked_starts` is in use, :class:`subprocess.Popen`, and with it
+asyncio, sends such a command to a fork server, which has imported the package once. It forks a process with
+the command's arguments, environment, folder and descriptors, that runs the same code to its own end. The
 process becomes a child of the test's process, which can signal it and wait for it like any other.
 
 Everything else is started as ever: other programs and interpreters, ``python`` with other options, and what
-asks for something that a fork cannot give, such as another user.  So tests of imports, of the installed
+asks for something that a fork cannot give, such as another user. So tests of imports, of the installed
 command and of the supervisor's own processes start real interpreters.
 """
 

@@ -1,6 +1,6 @@
 """Servers in the process of a test: pytest-aiohttp starts them, and ends what the test leaves running.
 
-Its fixtures belong to the event loop of one test.  In any other loop (of a module, a thread, a script) the
+Its fixtures belong to the event loop of one test. In any other loop (of a module, a thread, a script) the
 same classes start the servers, and the end of the block ends them.
 """
 

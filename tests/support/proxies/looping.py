@@ -50,7 +50,7 @@ async def one_loop(
 def messages_of(request: RawRequest) -> list[dict[str, Any]]:
     """Return the messages of an upstream request, and check that they are well formed.
 
-    Each assistant message with calls is followed by exactly one result for each of them.  The ids of its
+    Each assistant message with calls is followed by exactly one result for each of them. The ids of its
     calls are unique and not blank, and the arguments are the text of a JSON object.
     """
     messages: list[dict[str, Any]] = json.loads(request.body)["messages"]

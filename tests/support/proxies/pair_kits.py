@@ -1,6 +1,6 @@
 """Each dialect behind the interface :class:`~speaker.Speaker`, as client and as upstream.
 
-A test of what all pairs of dialects have in common is written once over two speakers.  This module does not
+A test of what all pairs of dialects have in common is written once over two speakers. This module does not
 use the package under test.
 """
 

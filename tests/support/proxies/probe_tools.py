@@ -1,4 +1,4 @@
-"""Tools that a test can observe and hold up.  Their state belongs to the test that runs now."""
+"""Tools that a test can observe and hold up. Their state belongs to the test that runs now."""
 
 import asyncio
 from dataclasses import dataclass, field

@@ -52,7 +52,7 @@ def write_config(
 
 
 class ProxyProcess(ProxyAddress):
-    """A running command.  ``lines`` is its output up to now, ``log`` its log."""
+    """A running command. ``lines`` is its output up to now, ``log`` its log."""
 
     def __init__(self, process: asyncio.subprocess.Process, folder: Path) -> None:
         super().__init__(0)

@@ -1,9 +1,9 @@
 """Builds parts that are equal in each application of a test once, and copies them.
 
-Thousands of tests start a proxy.  Most of the time of such a start goes into the schemas of the same built-in
-tools, the same tables in an empty database, and the files of the pages.  The real code builds each of these
-once, and later starts get copies.  Proxies that tests start as processes build all of it themselves
-(``forked_starts.py`` makes them start quickly).  So do the tests of schemas, migrations and files, because
+Thousands of tests start a proxy. Most of the time of such a start goes into the schemas of the same built-in
+tools, the same tables in an empty database, and the files of the pages. The real code builds each of these
+once, and later starts get copies. Proxies that tests start as processes build all of it themselves
+(``forked_starts.py`` makes them start quickly). So do the tests of schemas, migrations and files, because
 they call the code directly.
 """
 
@@ -37,8 +37,8 @@ class _Contracts:
     """Replaces ``make_contract`` of the provider: it makes the contract of equal signatures only once.
 
     Two signatures are equal if they have the same text and name the same classes, because fields of pydantic
-    cannot be compared.  The text of a validator has its address, and a class is identified by its address:
-    two tests may each have a class of the same name.  Both are kept with the contract, so that no other
+    cannot be compared. The text of a validator has its address, and a class is identified by its address:
+    two tests may each have a class of the same name. Both are kept with the contract, so that no other
     object gets their addresses.
     """
 

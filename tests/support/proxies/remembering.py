@@ -1,7 +1,7 @@
 """Conversations with hidden turns in each dialect, as different kinds of clients send them back.
 
-A :class:`Chat` has what really happened in one conversation.  A :class:`Habit` makes from it what a client
-sends with its next request.  The tests compare what the proxy restores with what happened.
+A :class:`Chat` has what really happened in one conversation. A :class:`Habit` makes from it what a client
+sends with its next request. The tests compare what the proxy restores with what happened.
 """
 
 import json
@@ -154,7 +154,7 @@ class Memory:
         """Send a request whose answer is the exchange's.
 
         Returns how many answers in it have a hidden turn, how many of these got it back, and how many answers
-        got a hidden turn that is not theirs.  If another conversation was word for word what the client sends
+        got a hidden turn that is not theirs. If another conversation was word for word what the client sends
         now, its turn counts as theirs: nobody can tell the two apart.
         """
         had, right, wrong = 0, 0, 0

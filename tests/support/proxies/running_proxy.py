@@ -32,14 +32,14 @@ ONLY_DEPARTURE: dict[str, Any] = {
 }
 """Settings for a test in which only the client's departure may end something.
 
-No timeout ends it, and no keep-alive comment fails.  The timeouts of upstreams are late, too, in every
+No timeout ends it, and no keep-alive comment fails. The timeouts of upstreams are late, too, in every
 configuration of :func:`make_config`.
 """
 
 
 @dataclass
 class Answer:
-    """One response as it came.  ``clean`` says that its HTTP framing was complete."""
+    """One response as it came. ``clean`` says that its HTTP framing was complete."""
 
     status: int
     headers: list[tuple[str, str]]
@@ -234,7 +234,7 @@ def make_config(
 ) -> Config:
     """Return a configuration with these upstreams (URLs, or tables with ``name``), without any file.
 
-    The proxy needs no authentication unless there are ``keys``, or ``auth`` says otherwise.  Calls need no
+    The proxy needs no authentication unless there are ``keys``, or ``auth`` says otherwise. Calls need no
     approval unless there is a section ``approvals``.
     """
     sections.setdefault("approvals", {"enabled": False})

@@ -1,7 +1,7 @@
 """A dialect that nobody speaks, to show what a dialect needs: clients, upstreams and server tools.
 
-A request is ``{"model", "turns", "kit", "live"}``.  A turn is ``{"by", "text", "calls", "ref"}``, by a user,
-a model or a tool.  A stream consists of the events ``{"text"}``, ``{"call": {"ref", "tool", "input"}}``,
+A request is ``{"model", "turns", "kit", "live"}``. A turn is ``{"by", "text", "calls", "ref"}``, by a user,
+a model or a tool. A stream consists of the events ``{"text"}``, ``{"call": {"ref", "tool", "input"}}``,
 ``{"why", "spent"}`` and ``{"wrong", "code"}``, and ends with ``bye``; a reply is ``{"events": [...]}``.
 """
 
@@ -91,7 +91,7 @@ TOY_ENDPOINTS = (
 
 
 class ToyRequest(CallsWithIdsRequest):
-    """What a client asked for.  No library changes a turn before it sends the turn back."""
+    """What a client asked for. No library changes a turn before it sends the turn back."""
 
     dialect_name = "toy"
 

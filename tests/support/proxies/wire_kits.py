@@ -1,6 +1,6 @@
 """Chat and Responses behind one interface: what an upstream sends, and what a client understands.
 
-A test is written once over a :class:`Kit` and runs with both dialects.  This module does not use the package
+A test is written once over a :class:`Kit` and runs with both dialects. This module does not use the package
 under test: ``sse_check`` and ``responses_check`` read the streams.
 """
 

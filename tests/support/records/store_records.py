@@ -250,7 +250,7 @@ CUT_OFF = [
 async def cut_off_runs(store: Store) -> None:
     """Leave three unfinished runs in a store that is then closed.
 
-    Two runs have two turns and an open call each; the third one has nothing.  When a store has recovered
+    Two runs have two turns and an open call each; the third one has nothing. When a store has recovered
     them, ``CUT_OFF_SQL`` finds ``CUT_OFF``.
     """
     await store.start()

@@ -1,6 +1,6 @@
 """Clients and upstreams of every dialect for the tests of calls in texts.
 
-The functions make requests and turns, and read what a client understands.  This module does not use the
+The functions make requests and turns, and read what a client understands. This module does not use the
 package under test.
 """
 

@@ -1,6 +1,6 @@
 """A fake server for the pages of the UI: the real static files and policy, and invented answers.
 
-Other tests check the answers of the real server.  This one has what the real server cannot easily have:
+Other tests check the answers of the real server. This one has what the real server cannot easily have:
 thousands of runs, hostile texts in every field, and rare states.
 """
 

@@ -1,6 +1,6 @@
 """Makes the pictures of the web UI in ``docs/images``, light and dark, from the demo.
 
-Run it in the project's folder: ``.venv/bin/python tests/support/ui/ui_pictures.py``.  It needs Chromium.
+Run it in the project's folder: ``.venv/bin/python tests/support/ui/ui_pictures.py``. It needs Chromium.
 """
 
 import asyncio

@@ -46,7 +46,7 @@ def changing_tool(
 class ChangingProvider:
     """A provider that answers each call with the tool's name as soon as ``go_on`` is set.
 
-    ``go_on`` is set from the beginning.  If the test sets ``listing``, ``list_tools`` awaits it and then
+    ``go_on`` is set from the beginning. If the test sets ``listing``, ``list_tools`` awaits it and then
     returns the tools as they were before the wait.
     """
 

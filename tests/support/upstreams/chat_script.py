@@ -98,7 +98,7 @@ def reply(
 
 
 def events_of(body: bytes) -> list[str]:
-    """Return the data of every event without comments.  Fails where a strict client would fail."""
+    """Return the data of every event without comments. Fails where a strict client would fail."""
     assert body.endswith(b"\n\n"), "the last event has no blank line"
     found = []
     for block in body.decode().split("\n\n")[:-1]:
@@ -115,7 +115,7 @@ def payloads_of(body: bytes) -> list[dict[str, Any]]:
     """Return the chunks of a composed stream, and check the rules that every such stream follows.
 
     The stream has one end mark, which comes last, one id, one role, which comes first, call indices without
-    gaps, and one finish reason unless it failed.  Usage is in the last chunk, if there is any.
+    gaps, and one finish reason unless it failed. Usage is in the last chunk, if there is any.
     """
     *events, last = events_of(body)
     assert last == "[DONE]"

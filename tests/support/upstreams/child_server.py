@@ -13,7 +13,7 @@ from waiting import until
 def reserved_port() -> Iterator[int]:
     """Reserve a TCP port of the loopback for a server that must be told its port.
 
-    A socket that does not listen holds the port.  Linux then assigns the port to nobody who asks for any free
+    A socket that does not listen holds the port. Linux then assigns the port to nobody who asks for any free
     port, but gives it to a server that asks for this very port with SO_REUSEADDR.
     """
     with socket.socket() as holder:

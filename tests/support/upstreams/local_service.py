@@ -55,7 +55,7 @@ class Connection:
 
 @dataclass
 class Service:
-    """A running service.  ``asked`` are its requests in order, ``waits`` the seconds before retries."""
+    """A running service. ``asked`` are its requests in order, ``waits`` the seconds before retries."""
 
     url: str
     pool: EgressPool

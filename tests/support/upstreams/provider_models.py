@@ -48,7 +48,7 @@ def without_numbers(result: str) -> str:
 class Served:
     """A model of a provider: ``rules`` are those of its double, ``profile`` whose API the proxy is told.
 
-    ``call_id`` is the form of its ids of calls.  ``thinks`` says that it reasons before it answers.
+    ``call_id`` is the form of its ids of calls. ``thinks`` says that it reasons before it answers.
     """
 
     rules: str
@@ -174,10 +174,10 @@ async def serving_models(
     """Run a proxy with the probe tools in front of all models, each of which makes these calls.
 
     ``also`` are further names that clients use, each with the name of its model; ``native`` are the types of
-    tools that all of them are said to know.  With ``hosts_search`` the proxy runs the provider's search that
-    clients declare, with the recorded answers of the demo.  With ``pages``, texts by their addresses, it also
-    fetches pages, with ``http`` in its own way.  ``tools`` are the settings of tools in place of those,
-    ``sections`` further settings.  ``images`` is an upstream that makes the images of the tool that clients
+    tools that all of them are said to know. With ``hosts_search`` the proxy runs the provider's search that
+    clients declare, with the recorded answers of the demo. With ``pages``, texts by their addresses, it also
+    fetches pages, with ``http`` in its own way. ``tools`` are the settings of tools in place of those,
+    ``sections`` further settings. ``images`` is an upstream that makes the images of the tool that clients
     declare.
     """
     models = {name: ProviderModel(served, calls) for name, served in SERVED.items()}

@@ -99,7 +99,7 @@ Script = Sequence[Step] | Callable[[RawRequest], Sequence[Step]]
 class RawUpstream:
     """``async with RawUpstream(first_script, second_script) as upstream: upstream.url``.
 
-    The n-th request plays the n-th script; the last script serves all further requests.  A function in place
+    The n-th request plays the n-th script; the last script serves all further requests. A function in place
     of a script gets the request and returns one.
     """
 

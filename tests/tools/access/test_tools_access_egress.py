@@ -230,7 +230,7 @@ async def test_names_are_checked_where_they_are_connected_to(serve: Serve, pool:
     for addresses in (("127.0.0.1",), ("::1", "10.0.0.1"), ()):
         closed = pool(allowed_networks=(), resolver=Names(*addresses))
         await refused(closed.client(["*"]), url, "may not call that address")
-    # The name that was allowed above gets an address that is not allowed.  Nothing waits for aiohttp's cache.
+    # The name that was allowed above gets an address that is not allowed. Nothing waits for aiohttp's cache.
     connector = (await rebound.sessions.way_to(URL("http://service.test")))[0].connector
     assert isinstance(connector, TCPConnector)
     connector.clear_dns_cache()

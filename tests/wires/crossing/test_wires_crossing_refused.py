@@ -1,8 +1,8 @@
 """What the words of a provider's refusal show about its model.
 
 The messages are those of the providers' APIs, as people quote them in public issues; only their numbers are
-changed where a case needs others.  The issue stands behind a message, as ``owner/repository/number`` of
-GitHub.  A message without one has no source that we found.
+changed where a case needs others. The issue stands behind a message, as ``owner/repository/number`` of
+GitHub. A message without one has no source that we found.
 """
 
 import json

@@ -51,9 +51,9 @@ _ADDRESSES = ("url", "image_url", "file_url")
 class Types:
     """A dialect, its table, and the types that its official SDK has for its requests.
 
-    ``always`` is in every request.  ``incomplete`` maps objects that the types define more loosely than the
-    service to the error that the service gives.  ``headers`` are parameters of the SDK that are not fields
-    of the body.  ``added`` are translated fields that only other servers or clients have.  ``sent`` makes
+    ``always`` is in every request. ``incomplete`` maps objects that the types define more loosely than the
+    service to the error that the service gives. ``headers`` are parameters of the SDK that are not fields
+    of the body. ``added`` are translated fields that only other servers or clients have. ``sent`` makes
     the body of a request; ``least`` is the minimum number of requests.
     """
 

@@ -1,7 +1,7 @@
 """Stored turns of agents that wait for approvals, so that the agents can continue.
 
 An agent's run suspends like a run of a client: :class:`History` holds its turn.
-The records here say how to ask the agent's model again.  They have the request, what the agent has used of
+The records here say how to ask the agent's model again. They have the request, what the agent has used of
 its budgets, and the agent's call in the run that called it.
 """
 
@@ -43,16 +43,16 @@ def is_wait(name: str) -> bool:
 class AgentTurn:
     """A turn of an agent that waits for approvals.
 
-    ``run_id`` is the agent's run and ``caller`` its caller.  ``approval_ids`` are the approvals that the
-    turn waits for, in the order of its calls.  ``body`` is the JSON request to the agent's model.
+    ``run_id`` is the agent's run and ``caller`` its caller. ``approval_ids`` are the approvals that the
+    turn waits for, in the order of its calls. ``body`` is the JSON request to the agent's model.
     ``parent_run`` is the run that called the agent, with the turn ``parent_turn`` and the ``call`` there.
-    ``spec_digest`` is the definition of the agent's tool.  ``invocation_id`` is the execution that led to
-    this turn.  ``used`` is all that the agent has used of its budgets.  ``continued`` counts how often the
-    agent has continued before.  ``begun`` says that it has begun to continue from this turn.  An
+    ``spec_digest`` is the definition of the agent's tool. ``invocation_id`` is the execution that led to
+    this turn. ``used`` is all that the agent has used of its budgets. ``continued`` counts how often the
+    agent has continued before. ``begun`` says that it has begun to continue from this turn. An
     ``ephemeral`` turn is never written to the database.
 
     A program can wait for its client instead: ``client_calls`` are the ids of the calls whose results the
-    next request brings, together with the ``container``.  ``part_id`` is the part that shows the program to
+    next request brings, together with the ``container``. ``part_id`` is the part that shows the program to
     the client, empty for none.
     """
 
@@ -84,7 +84,7 @@ class AgentTurn:
         return "\n\n".join(map(mention, self.approval_ids))
 
     def next_call(self, attempt: int = 0) -> ToolCall:
-        """Return the call with which the agent continues; it has its own place in the turn.  So has each
+        """Return the call with which the agent continues; it has its own place in the turn. So has each
         further ``attempt`` of one that was interrupted."""
         number = self.continued + 1
         call_id = f"{self.call.call_id}+{number}" + (f".{attempt}" if attempt else "")
@@ -96,7 +96,7 @@ class AgentTurn:
 class AgentCall:
     """A call of an agent, with its place in the run that makes it.
 
-    ``spec_digest`` is the definition of the agent's tool.  ``goes_on`` is the turn from which the agent
+    ``spec_digest`` is the definition of the agent's tool. ``goes_on`` is the turn from which the agent
     continues; ``None`` if it begins.
     """
 
@@ -108,14 +108,14 @@ class AgentCall:
 
 
 class AgentTurns:
-    """Stores turns of agents, encrypted like other content.  The process has one instance."""
+    """Stores turns of agents, encrypted like other content. The process has one instance."""
 
     def __init__(self, store: Store, now: Callable[[], float] = time.time) -> None:
         self._store = store
         self._now = now
 
     def put(self, turn: AgentTurn) -> None:
-        """Queue a turn, in place of its earlier version.  It is deleted with the agent's run."""
+        """Queue a turn, in place of its earlier version. It is deleted with the agent's run."""
         self._store.put_suspended(
             SuspendedTurn(
                 key=turn.name,

@@ -21,7 +21,7 @@ class Found(Struct, frozen=True):
     positions.
 
     ``loosely`` are the positions of turns that loose keys found, ``carried`` those of turns that the client
-    sent itself.  ``is_local`` says that only the client's connection has the response.
+    sent itself. ``is_local`` says that only the client's connection has the response.
     """
 
     response: ResponseRecord | None

@@ -2,10 +2,10 @@
 
 A client can continue a run with hidden turns in three ways:
 
-- It sends the results of its own calls.  The rest of that turn is found by a digest of the caller, the
-  visible conversation and the exact set of call ids.  An id alone is not enough: upstreams reuse ids.
+- It sends the results of its own calls. The rest of that turn is found by a digest of the caller, the
+  visible conversation and the exact set of call ids. An id alone is not enough: upstreams reuse ids.
   :mod:`proxy.relay.memory.hidden.sealed_turns` has those that the client carries itself.
-- It sends an answer of the proxy among its messages.  The turns behind the answer are found by a digest of
+- It sends an answer of the proxy among its messages. The turns behind the answer are found by a digest of
   the caller, the model, the tools, the conversation before it and its text, if only one past fits (rule R4).
   If older messages are gone, :mod:`proxy.relay.memory.hidden.loose` finds them.
 - It names a response of the proxy by its id.
@@ -63,7 +63,7 @@ class History:
         system_rule: SystemRule = "clock",
         sealed: SealedTurns | None = None,
     ) -> None:
-        """``system_rule`` says how system messages are compared.  ``sealed`` encrypts turns that clients
+        """``system_rule`` says how system messages are compared. ``sealed`` encrypts turns that clients
         carry; with ``None`` no client gets any."""
         self._store = store
         self._sealed = sealed
@@ -85,14 +85,14 @@ class History:
     ) -> "Restored":
         """Put back every hidden turn that fits.
 
-        ``offer_fingerprint`` stands for the offered tools; with ``None`` answers are not looked up.  Without
-        ``is_person`` the caller may be several people, and no held turn is put back.  ``local`` are further
-        responses that the request can continue, which only the client's connection has.  ``settle`` returns
+        ``offer_fingerprint`` stands for the offered tools; with ``None`` answers are not looked up. Without
+        ``is_person`` the caller may be several people, and no held turn is put back. ``local`` are further
+        responses that the request can continue, which only the client's connection has. ``settle`` returns
         the outcomes of the approvals that a turn waits for; with ``None`` nobody decides, and these calls
         did not run.
         ``skip_reason`` is recorded as the reason why answers are not looked up; ``None`` records none.
 
-        Nothing is used up: a client may continue from the same place again.  Raise what ``settle`` raises.
+        Nothing is used up: a client may continue from the same place again. Raise what ``settle`` raises.
         """
         recall = Recall()
         if skip_reason is not None:
@@ -163,7 +163,7 @@ class History:
         local: LocalResponses | None,
         recall: Recall,
     ) -> Found:
-        """Return all that exists for the request.  Nothing is put back before all look-ups are done."""
+        """Return all that exists for the request. Nothing is put back before all look-ups are done."""
         wanted = request.continues
         response = None if local is None or wanted is None else local.find(wanted, caller)
         is_local = response is not None
@@ -300,7 +300,7 @@ class History:
     ) -> bool:
         """Store a response that only the proxy knows as a whole, under the id that the client has.
 
-        With ``local`` it is kept there instead of on record.  Return whether something was put on record.
+        With ``local`` it is kept there instead of on record. Return whether something was put on record.
         """
         chain = editor.body.chain
         if chain is None or not isinstance(resource.get("id"), str):
@@ -336,12 +336,12 @@ class History:
     ) -> bool:
         """Hold a turn until the client sends the results of its own calls, which are ``shown``.
 
-        Upstreams reuse ids, so another turn may be held under the same key.  The newer turn replaces it; a
-        client that continues the older one sends other calls, and nothing is put back.  If both have the
-        same calls, neither is put back (rule R4).  Text beside the calls does not distinguish them, because
+        Upstreams reuse ids, so another turn may be held under the same key. The newer turn replaces it; a
+        client that continues the older one sends other calls, and nothing is put back. If both have the
+        same calls, neither is put back (rule R4). Text beside the calls does not distinguish them, because
         clients may leave it out.
 
-        Return whether something was put on record.  If the record does not answer, raise
+        Return whether something was put on record. If the record does not answer, raise
         :class:`~proxy.base.errors.StoreError` for a ``needed`` turn, and do not hold any other.
         """
         made, notes = self._suspended(request, editor, turn, visible, shown)
@@ -422,7 +422,7 @@ class History:
         """Hold a turn that waits for approvals until the client sends back the notice ``visible``.
 
         Without an ``editor`` no model answered: an earlier turn waits, and the notice must be removed again.
-        Without ``keeps`` it is held in memory.  Return whether something was put on record.
+        Without ``keeps`` it is held in memory. Return whether something was put on record.
         """
         (key,) = request.answer_keys(turn.caller, _ASKED, [(None, visible)], self._system_rule)
         payload = NO_TURN if editor is None else editor.suspend(turn.message, turn.calls, turn.mask)

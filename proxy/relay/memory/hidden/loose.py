@@ -1,10 +1,10 @@
 """Find answers again after a part of the conversation before them has changed.
 
-The exact key of an answer covers the whole conversation before it.  What it finds always counts.  Each answer
-is also noted under two loose keys, which are looked up for answers without an exact match only.  Both cover
+The exact key of an answer covers the whole conversation before it. What it finds always counts. Each answer
+is also noted under two loose keys, which are looked up for answers without an exact match only. Both cover
 the caller, the model, its system messages, its tools and the answer; one of them also covers the question.
 Answers with nothing hidden behind them are noted, too: if the same words arose in two ways, neither is put
-back.  What a loose key finds must also fit the evidence of where the answer stood.
+back. What a loose key finds must also fit the evidence of where the answer stood.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -59,9 +59,9 @@ async def find_loosely(
 ) -> Mapping[int, HiddenTurns]:
     """Return, by position, the hidden turns behind answers that have no exact match.
 
-    ``here`` are the exact keys that were found in this conversation.  What they lead to belongs to other
-    positions: it neither makes an answer ambiguous nor is put back behind it.  Count in ``recall`` why
-    nothing was found.  Raise :class:`~proxy.base.errors.StoreError`.
+    ``here`` are the exact keys that were found in this conversation. What they lead to belongs to other
+    positions: it neither makes an answer ambiguous nor is put back behind it. Count in ``recall`` why
+    nothing was found. Raise :class:`~proxy.base.errors.StoreError`.
     """
     words = request.identity_words(caller)
     placed: list[tuple[Answer, Place]] = []
@@ -76,7 +76,7 @@ async def find_loosely(
         [(encoded(answer.text.strip()), b"alone", place.system) for answer, place in placed],
     )
     known = {**await store.find_hidden(alone_keys, caller, loosely=True)} if alone_keys else {}
-    # An answer is noted under both keys.  Evidence takes time, so it is made only for what one key finds.
+    # An answer is noted under both keys. Evidence takes time, so it is made only for what one key finds.
     noted = [answer for (answer, _), key in zip(placed, alone_keys, strict=True) if known[key]]
     recall.miss("not_found", len(answers) - len(noted))
     shown = [(one, request.evidence(one.position, rule)) for one in noted]
@@ -107,8 +107,8 @@ def _found(
 ) -> _Pointer | MemoryOutcome:
     """Return the only past that fits what the client shows, or why there is none.
 
-    ``asked`` are equal answers to the same question.  One of another variant is enough to be in doubt: a
-    conversation that lost its oldest messages can look like the whole of another one.  ``alone`` are equal
+    ``asked`` are equal answers to the same question. One of another variant is enough to be in doubt: a
+    conversation that lost its oldest messages can look like the whole of another one. ``alone`` are equal
     answers to any question, whose evidence must fit.
     """
     found = asked or alone

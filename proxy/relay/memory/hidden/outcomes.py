@@ -61,7 +61,7 @@ class PutBack(Struct, frozen=True):
 
     ``kind`` is ``answer`` (behind an answer), ``calls`` (a turn that waited for the client's results),
     ``carried`` (such a turn, sent by the client itself) or ``response`` (the history of a
-    ``previous_response_id``).  ``position`` is the position of the message in the request; the newest has
+    ``previous_response_id``). ``position`` is the position of the message in the request; the newest has
     the highest.
     """
 

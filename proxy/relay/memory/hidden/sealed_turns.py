@@ -1,9 +1,9 @@
 """Held turns that the client carries in encrypted form, because the record must not store them.
 
-A client with ``store: false`` sends all of an answer back with its next request.  So it gets the hidden part
-of the turn, too: encrypted, bound to its caller and its place in the conversation, and with an expiry.  Any
-process that has the key can continue from it, and nothing is stored.  The returned part counts like one of
-the record, and is restored by the same rules (rule R4).  It holds results, so continuing from it again runs
+A client with ``store: false`` sends all of an answer back with its next request. So it gets the hidden part
+of the turn, too: encrypted, bound to its caller and its place in the conversation, and with an expiry. Any
+process that has the key can continue from it, and nothing is stored. The returned part counts like one of
+the record, and is restored by the same rules (rule R4). It holds results, so continuing from it again runs
 no tool again.
 """
 
@@ -21,7 +21,7 @@ from proxy.relay.memory.hidden.outcomes import MemoryOutcome
 from proxy.wires.client_port import CarriedTurn, ClientRequest
 
 MAX_BYTES: Final = 1 << 20
-"""The longest turn that a client gets to carry, in bytes before encryption.  It comes again with each
+"""The longest turn that a client gets to carry, in bytes before encryption. It comes again with each
 request."""
 
 _MOST: Final = 256
@@ -37,7 +37,7 @@ _VERSION: Final = b"\x01"
 class Carried(Struct, frozen=True):
     """The sealed turns of one request.
 
-    ``turns`` holds the turns by key.  ``ambiguous`` are keys with several different turns.  ``missed`` has,
+    ``turns`` holds the turns by key. ``ambiguous`` are keys with several different turns. ``missed`` has,
     for each sealed turn, its position in the request, and why it would not be put back.
     """
 
@@ -74,8 +74,8 @@ class SealedTurns:
         unstored: bool = False,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """``keys`` are those of :class:`~proxy.base.sealed_text.TextSeal`.  A turn can be put back for
-        ``lasts_s`` seconds.  ``unstored`` says that the record stores no turns at all."""
+        """``keys`` are those of :class:`~proxy.base.sealed_text.TextSeal`. A turn can be put back for
+        ``lasts_s`` seconds. ``unstored`` says that the record stores no turns at all."""
         self._seal = TextSeal(keys, b"held turns", _VERSION)
         self._lasts_s = lasts_s
         self._unstored = unstored

@@ -21,13 +21,13 @@ def unchanged(name: str, arguments: str) -> str:
 class LastTurn(Struct, frozen=True):
     """The last turn of a run, as it is stored for the client's next request.
 
-    ``wire`` is the client's dialect and ``upstream`` the upstream that answered.  ``message`` is the model's
-    message and ``calls`` the calls in it.  ``mask`` hides private arguments from what is written
-    unencrypted; ``returned`` makes the arguments of a call as the client sends them back.  ``untrusted`` has
-    the sources of the untrusted results that the model has read.  ``asked_in`` are the runs of this
-    conversation that asked for approvals, including this one and its agents'.  ``loaded`` are the tools that
-    searches have shown the model, in their order.  ``with_tools`` are the items that have brought tools so
-    far.  ``input_items`` are those of the request, if the upstream got them in another form
+    ``wire`` is the client's dialect and ``upstream`` the upstream that answered. ``message`` is the model's
+    message and ``calls`` the calls in it. ``mask`` hides private arguments from what is written
+    unencrypted; ``returned`` makes the arguments of a call as the client sends them back. ``untrusted`` has
+    the sources of the untrusted results that the model has read. ``asked_in`` are the runs of this
+    conversation that asked for approvals, including this one and its agents'. ``loaded`` are the tools that
+    searches have shown the model, in their order. ``with_tools`` are the items that have brought tools so
+    far. ``input_items`` are those of the request, if the upstream got them in another form
     (:class:`.TypedAnswer`).
     """
 
@@ -69,12 +69,12 @@ The second argument has the sources whose untrusted results the model had read b
 class Restored(Struct, frozen=True):
     """What was put back into a request: ``turns`` is the number of hidden turns.
 
-    ``untrusted`` has the sources of the untrusted results among them.  ``upstream`` made the newest of
-    them; no other upstream accepts its signatures or has its caches.  ``bound`` says that the request
-    continues a response by its id, which no other upstream knows.  ``unavailable`` says that the record did
-    not answer.  ``loaded`` are the tools that searches had shown the model, in their order.  ``with_tools``
-    are the items that have brought tools to the continued response.  ``approvals`` has the outcomes of the
-    approvals that these turns wait for.  ``recall`` holds the result of each look-up.
+    ``untrusted`` has the sources of the untrusted results among them. ``upstream`` made the newest of
+    them; no other upstream accepts its signatures or has its caches. ``bound`` says that the request
+    continues a response by its id, which no other upstream knows. ``unavailable`` says that the record did
+    not answer. ``loaded`` are the tools that searches had shown the model, in their order. ``with_tools``
+    are the items that have brought tools to the continued response. ``approvals`` has the outcomes of the
+    approvals that these turns wait for. ``recall`` holds the result of each look-up.
     """
 
     turns: int = 0

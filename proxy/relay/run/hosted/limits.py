@@ -1,7 +1,7 @@
 """Decides which calls of the provider's tools may run, by their declaration and by the addresses in them.
 
 A page is fetched only if its address occurred in the conversation before
-(:mod:`proxy.tools.access.prior_addresses`), or if the operator has named its host.  The conversation is
+(:mod:`proxy.tools.access.prior_addresses`), or if the operator has named its host. The conversation is
 searched only when such a call comes.
 """
 

@@ -37,7 +37,7 @@ _STREAMED: Final = (
 
 
 class ModelTurns:
-    """Runs turns of models.  The process has one."""
+    """Runs turns of models. The process has one."""
 
     def __init__(
         self, settings: RunSettings, refusals: RefusalCache, broken: OnBroken = ignore_broken
@@ -59,7 +59,7 @@ class ModelTurns:
                 # Only the first turn can have an error status here; the client gets it.
                 return await self._relay_refusal(job, state, response)
             if not await self._read(job, state, response, is_first=command.number == 1):
-                # The client has the response as it came.  The record must still get an error under a 200.
+                # The client has the response as it came. The record must still get an error under a 200.
                 return Finish(error=state.run.turn.error, answered=True)
         except UpstreamError as error:
             self._broken(error)

@@ -26,14 +26,14 @@ _MOST_ATTEMPTS: Final = 4
 
 
 class TurnRequests:
-    """Sends the requests of turns.  The process has one."""
+    """Sends the requests of turns. The process has one."""
 
     def __init__(self, settings: RunSettings, refusals: RefusalCache) -> None:
         self._settings = settings
         self._refusals = refusals
 
     async def open(self, job: Job, state: State, command: CallModel) -> UpstreamResponse:
-        """Ask the model, and return the response's head.  Only the first turn's may have an error status.
+        """Ask the model, and return the response's head. Only the first turn's may have an error status.
 
         Raises :class:`~proxy.relay.routing.fallback.NextUpstream` if another upstream may serve the run,
         :class:`UpstreamError`, and :class:`TurnRejected` if a
@@ -146,7 +146,7 @@ class TurnRequests:
         """Ask without tools, because the model says that it takes none; offer none for the rest of this
         request.
 
-        The refusal is remembered for later requests only if this request succeeds.  An error may quote the
+        The refusal is remembered for later requests only if this request succeeds. An error may quote the
         client's own words, and no client may turn off the tools of others.
         """
         job.upstream.editor.withdraw()

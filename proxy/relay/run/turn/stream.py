@@ -42,7 +42,7 @@ async def read_stream(
     """Read one turn's stream to its end; send what the writer lets through as soon as it comes.
 
     ``plain`` reads the turn as long as it is plain text; a reader and a writer are made only if it is not.
-    ``secrets`` are blanked out before anything is read, because what is read is also recorded.  While the
+    ``secrets`` are blanked out before anything is read, because what is read is also recorded. While the
     proxy composes the client's stream, or holds something of it back, the client gets a keep-alive before
     ``keepalive_s`` seconds of silence have passed.
 
@@ -176,7 +176,7 @@ class _TurnStream:
         return self._output.push(chunk, last=True)
 
     def _leave_plain(self, plain: PlainTurn) -> None:
-        """Let a reader read the turn from its beginning.  The client has got it so far as it came."""
+        """Let a reader read the turn from its beginning. The client has got it so far as it came."""
         self._plain = self._output.plain = None
         self._begin(self._outcome.read_by(self._make_reader()))
         if taken := plain.taken():
@@ -221,11 +221,11 @@ class _TurnStream:
             wait = self._write(self._feed(b"", most=MOST_EVENTS))
 
     def _read_large(self) -> tuple[bool, list[bytes]]:
-        """Read a large event and write its result.  This runs in a thread while the stream waits."""
+        """Read a large event and write its result. This runs in a thread while the stream waits."""
         return self._written(self._feed(b"", most=1, large=True))
 
     async def _sent(self, wait: Awaitable[None]) -> None:
-        """Wait for the client.  This time does not count for the upstream, so its last bytes are not lost."""
+        """Wait for the client. This time does not count for the upstream, so its last bytes are not lost."""
         patience, until = self._patience, self._until
         if patience is None or until is None or self._ended or patience.expired():
             await wait

@@ -21,11 +21,11 @@ Found = TypeVar("Found")
 class Head(dict[Any, Any]):
     """The head of a request as the parser read it, with cached decisions about it.
 
-    ``head[rule]`` is the value of ``rule``, a function of the head alone.  Many requests may share one head
-    (:class:`~proxy.server.messages.heads.known_heads.KnownHeads`).  So a rule is evaluated once for all of
-    them, and its value is shared.  A rule that raises is evaluated again.  A component whose decision depends
-    on more than the head may use itself as a key, and store the part that depends on the head.  Each rule is
-    defined in the module that needs it.  A head has no data about the peer or the body, and no length of the
+    ``head[rule]`` is the value of ``rule``, a function of the head alone. Many requests may share one head
+    (:class:`~proxy.server.messages.heads.known_heads.KnownHeads`). So a rule is evaluated once for all of
+    them, and its value is shared. A rule that raises is evaluated again. A component whose decision depends
+    on more than the head may use itself as a key, and store the part that depends on the head. Each rule is
+    defined in the module that needs it. A head has no data about the peer or the body, and no length of the
     body.
     """
 

@@ -1,11 +1,11 @@
 """Recognize heads that came before, and reuse what the parser made of them.
 
 A client sends the same head with each request; only the digits of its ``Content-Length`` change. aiohttp's
-parser reads such a head once.  This module does not parse.  A head is known if all its bytes except those
-digits came before, and the parser read them as one valid message.  The digits only tell where the body ends.
+parser reads such a head once. This module does not parse. A head is known if all its bytes except those
+digits came before, and the parser read them as one valid message. The digits only tell where the body ends.
 A process has one :class:`KnownHeads`, and each connection has its :class:`KnownRequests`.
 
-A head contains its client's key.  So a head that is no longer sent is forgotten within two minutes.  A head
+A head contains its client's key. So a head that is no longer sent is forgotten within two minutes. A head
 that never comes again, for example because each one has an id of its own, is not kept at all.
 """
 
@@ -80,7 +80,7 @@ def ends_once(head: bytes) -> bool:
 
 
 class KnownMessage(NamedTuple):
-    """Replaces the parser's message if the head was known already.  ``length`` is the length of the body in
+    """Replaces the parser's message if the head was known already. ``length`` is the length of the body in
     bytes."""
 
     head: Head
@@ -126,8 +126,8 @@ class WholeBody(StreamReader):
 class KnownHeads:
     """The heads that a process knows, for all of its connections.
 
-    A head is kept when it arrives for the second time.  Lookup uses a hash with a secret of this process, and
-    compares bytes only if hashes are equal.  So its duration reveals nothing about the heads of other
+    A head is kept when it arrives for the second time. Lookup uses a hash with a secret of this process, and
+    compares bytes only if hashes are equal. So its duration reveals nothing about the heads of other
     clients.
     """
 
@@ -202,8 +202,8 @@ class KnownHeads:
 class KnownRequests:
     """Recognizes the requests of one connection that the parser need not see.
 
-    It counts the bytes that arrive, so it knows where a head begins.  If it becomes unsure, it leaves all
-    further bytes to the parser.  If :meth:`take` returns no request for a read, the parser gets this read,
+    It counts the bytes that arrive, so it knows where a head begins. If it becomes unsure, it leaves all
+    further bytes to the parser. If :meth:`take` returns no request for a read, the parser gets this read,
     and :meth:`learn` gets the parser's result.
     """
 

@@ -51,7 +51,7 @@ class PendingHeads:
 class PendingHead:
     """The head of one connection, from its first byte until it is complete.
 
-    ``size`` is the number of bytes so far.  ``timer`` ends the wait for the rest; it is ``None`` while the
+    ``size`` is the number of bytes so far. ``timer`` ends the wait for the rest; it is ``None`` while the
     connection answers an earlier request.
     """
 

@@ -70,7 +70,7 @@ def too_many_heads() -> web.Response:
 
 
 def refusal(*, too_long: bool) -> web.Response:
-    """Return the answer to a request that cannot be parsed.  It contains none of the client's bytes."""
+    """Return the answer to a request that cannot be parsed. It contains none of the client's bytes."""
     if too_long:
         return error_response(
             431,

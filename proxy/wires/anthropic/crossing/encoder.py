@@ -1,10 +1,10 @@
 """Messages: encodes the turns of an upstream of another dialect as a server of the Messages API would.
 
-Source: Anthropic's API reference, "Streaming messages".  Blocks do not overlap: a call that begins while
+Source: Anthropic's API reference, "Streaming messages". Blocks do not overlap: a call that begins while
 another one is open waits for its end.
 
 The arguments of a call are sent when they are complete, because the API itself checks them before it sends
-them: its clients parse them as JSON, and fail for anything else.  A tool with ``eager_input_streaming`` gets
+them: its clients parse them as JSON, and fail for anything else. A tool with ``eager_input_streaming`` gets
 them as they come, unchecked, because its client asked for that.
 """
 
@@ -70,7 +70,7 @@ class _Call(EncodedCall):
     def eager(self) -> str:
         """Return arguments that can be sent before they are complete.
 
-        Some servers write ``null``, or the object as a JSON string.  So a text that does not begin like an
+        Some servers write ``null``, or the object as a JSON string. So a text that does not begin like an
         object waits for the end of the call, when its arguments are complete.
         """
         if not self.is_eager:
@@ -98,7 +98,7 @@ class _Call(EncodedCall):
 
 
 class AnthropicTurnEncoder(ItemEncoder[_Call]):
-    """An encoder of one turn.  ``eager`` are the tools whose arguments are sent as they come."""
+    """An encoder of one turn. ``eager`` are the tools whose arguments are sent as they come."""
 
     _KEEP_ALIVE = PING
 
@@ -294,7 +294,7 @@ class AnthropicTurnEncoder(ItemEncoder[_Call]):
         yield self._stopped(call.block(cut=cut))
 
     def _frame(self, event: EventObject, undecided: int = 0) -> Frame:
-        """Encode one event.  A frame that begins a call's block also has the event of the call."""
+        """Encode one event. A frame that begins a call's block also has the event of the call."""
         if event["type"] == "error":
             error: Mapping[str, Any] = event["error"]
             raw = ANTHROPIC.errors.event(

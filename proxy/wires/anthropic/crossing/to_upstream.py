@@ -9,8 +9,8 @@ https://platform.claude.com/docs/en/build-with-claude/structured-outputs; "tools
 type, properties maximum, minimum are not supported" (github.com/earendil-works/pi/issues/9953).
 
 Sources for thinking: Anthropic's guides "Effort" and "Thinking", and the SDK's types ``ThinkingConfigParam``
-and ``ThinkingTypes``.  An effort alone leaves the models of 4.6 to 4.8 without thinking; later ones think by
-default.  Sonnet 5.5 refuses ``disabled`` and takes ``between_tools`` instead.
+and ``ThinkingTypes``. An effort alone leaves the models of 4.6 to 4.8 without thinking; later ones think by
+default. Sonnet 5.5 refuses ``disabled`` and takes ``between_tools`` instead.
 """
 
 import re
@@ -248,7 +248,7 @@ class _Blocks:
 
 
 def _is(block: Any, kind: str) -> bool:
-    """Return whether a block has this type.  It ignores native blocks, which are raw JSON."""
+    """Return whether a block has this type. It ignores native blocks, which are raw JSON."""
     return isinstance(block, dict) and block.get("type") == kind
 
 

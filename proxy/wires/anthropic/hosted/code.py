@@ -1,7 +1,7 @@
 """Code execution of Anthropic, run by the tool that runs programs: its declaration, and the blocks of calls.
 
-A program may call functions of the client, those whose ``allowed_callers`` name the tool.  Such a call is a
-``tool_use`` block with a ``caller``.  The answer then ends, and the next request brings the results.
+A program may call functions of the client, those whose ``allowed_callers`` name the tool. Such a call is a
+``tool_use`` block with a ``caller``. The answer then ends, and the next request brings the results.
 
 Sources: Anthropic's pages "Code execution tool" and "Programmatic tool calling"; the types of anthropic
 2.14.0 (``CodeExecutionTool20260120Param``, ``ServerToolCaller20260120``, ``CodeExecutionToolResultBlock``);
@@ -45,7 +45,7 @@ _FAILED: Final = "execution_failed"
 class CodeForm(CallForm):
     """Shows a program as a ``server_tool_use`` block and, once it has ended, the block of its result.
 
-    It belongs to one request.  ``caller`` is the type by which calls of the program name it.
+    It belongs to one request. ``caller`` is the type by which calls of the program name it.
     """
 
     def __init__(self, caller: str) -> None:
@@ -81,7 +81,7 @@ def is_paused(result: ToolResult) -> bool:
 def result_block(part_id: str, result: ToolResult) -> Block:
     """Return the block of a program's result.
 
-    What it printed and its value are its output.  An exception is one of the program, so it is told as an
+    What it printed and its value are its output. An exception is one of the program, so it is told as an
     exit code; what else went wrong is an error of the tool.
     """
     if result.ok:

@@ -1,11 +1,11 @@
 """Programs that wait for their client between requests: their containers, calls and results.
 
 While a program runs, each answer has the calls that it waits for, and each next request their results alone.
-For the model all of that is one call.  So the messages in between, which have nothing else, are taken out of
+For the model all of that is one call. So the messages in between, which have nothing else, are taken out of
 a request before it is read, and what they bring goes to the program.
 
-A container holds nothing here: it is a name that only its caller can use, for a time.  It has to be sent
-while a program waits, as at Anthropic.  Sources: Anthropic's page "Programmatic tool calling", "Container
+A container holds nothing here: it is a name that only its caller can use, for a time. It has to be sent
+while a program waits, as at Anthropic. Sources: Anthropic's page "Programmatic tool calling", "Container
 lifecycle" and "Message formatting restrictions"; the error of a missing id is in
 anthropics/anthropic-sdk-python#1801.
 """
@@ -160,7 +160,7 @@ class _Joining(Struct):
 def joined_programs(raw: bytes) -> tuple[bytes, ProgramResults] | None:
     """Return a body without the messages between the answers of programs, and what they bring.
 
-    Return ``None`` if the body has no call of a program.  Raise :class:`RequestError` for results that do not
+    Return ``None`` if the body has no call of a program. Raise :class:`RequestError` for results that do not
     belong to the calls before them.
     """
     if b'"caller"' not in raw or OUR_CALL.encode() not in raw:

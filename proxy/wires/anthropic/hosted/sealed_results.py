@@ -1,7 +1,7 @@
 """The results of searches that clients carry in ``encrypted_content``, as those of Anthropic's own search.
 
-A turn with a search comes back from the record.  Where the record does not have it, as on another host, what
-the client sends back becomes the call and its result again.  The text is encrypted with AES-256-GCM and bound
+A turn with a search comes back from the record. Where the record does not have it, as on another host, what
+the client sends back becomes the call and its result again. The text is encrypted with AES-256-GCM and bound
 to its call and caller: what was changed, or made for somebody else, is left out.
 
 Source: Anthropic's page "Web search tool", ``encrypted_content``.

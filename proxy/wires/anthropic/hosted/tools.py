@@ -143,7 +143,7 @@ class FetchForm(HostedForm):
 
 
 def _fetch(at: str, tool: Mapping[str, Any]) -> HostedTool:
-    """Read a fetch.  A limit of where its addresses may come from is refused: the proxy has one rule for
+    """Read a fetch. A limit of where its addresses may come from is refused: the proxy has one rule for
     all (:mod:`proxy.tools.access.prior_addresses`)."""
     sources, citations = tool.get("url_sources"), tool.get("citations")
     if isinstance(sources, dict) and any(source != {"type": "all"} for source in sources.values()):

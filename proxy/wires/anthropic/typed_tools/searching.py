@@ -2,8 +2,8 @@
 know neither.
 
 The deferred tools leave the request; the model gets the proxy's own search, and what it finds is added to its
-tools.  The client sees Anthropic's blocks.  Those that it sends back say which tools were found; the calls
-themselves are put back from the record.  Sources: Anthropic's page "Tool search tool"; the types of anthropic
+tools. The client sees Anthropic's blocks. Those that it sends back say which tools were found; the calls
+themselves are put back from the record. Sources: Anthropic's page "Tool search tool"; the types of anthropic
 2.14.0.
 """
 

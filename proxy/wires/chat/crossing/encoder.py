@@ -46,7 +46,7 @@ _TEXT_FIELDS: dict[type[TurnEvent], str] = {
 
 
 class ChatTurnEncoder(EventEncoder):
-    """An encoder of one turn.  ``wants_usage``: the client asked for usage in its stream."""
+    """An encoder of one turn. ``wants_usage``: the client asked for usage in its stream."""
 
     def __init__(self, model: str, *, wants_usage: bool = False) -> None:
         super().__init__()

@@ -211,7 +211,7 @@ def _tools(asked: Fields) -> Iterator[Tool]:
 
 def _function(tool: Fields, function: Fields) -> FunctionTool:
     function.skip("type", "function")
-    # In Chat, strict is false by default.  Other dialects have another default, so set it.
+    # In Chat, strict is false by default. Other dialects have another default, so set it.
     return FunctionTool(
         function.text("name") or "",
         function.text("description") or "",

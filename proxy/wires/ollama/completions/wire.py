@@ -1,7 +1,7 @@
 """Ollama's completions (``/api/generate``), which the proxy sends to other dialects as a chat of one message.
 
 Source: Ollama's API reference, "Generate a completion", and its types ``GenerateRequest`` and
-``GenerateResponse``.  An upstream that speaks Ollama gets such a request unchanged.
+``GenerateResponse``. An upstream that speaks Ollama gets such a request unchanged.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
 """Ollama's chat: encodes the turns of an upstream of another dialect as an Ollama server would.
 
-Source: Ollama's API reference, "Generate a chat completion".  A call is sent when it is complete, in a line
+Source: Ollama's API reference, "Generate a chat completion". A call is sent when it is complete, in a line
 of its own.
 """
 

@@ -100,7 +100,7 @@ def _said(message: Fields) -> Iterator[Part]:
 
 
 def read_images(message: Fields) -> Iterator[Image]:
-    """Read the images of an object.  Raises :class:`RequestError` for one that is no text."""
+    """Read the images of an object. Raises :class:`RequestError` for one that is no text."""
     for place, data in enumerate(message.listed("images")):
         if not isinstance(data, str):
             raise message.fault(f"images[{place}]", "must be an image in base64")

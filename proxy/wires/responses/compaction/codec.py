@@ -30,7 +30,7 @@ request."""
 
 
 def read_compaction(payload: Mapping[str, Any]) -> Conversation:
-    """Read a request for a compaction.  Raises as ``read_conversation`` does.
+    """Read a request for a compaction. Raises as ``read_conversation`` does.
 
     Calls and their results become text, so that the upstream need not know the tools.
     """

@@ -63,7 +63,7 @@ def image_generation(at: str, tool: Mapping[str, Any], *, streams: bool) -> Host
 
 
 def _mask(field: str, value: Any) -> str:
-    """Return the mask of a declaration as a data URL; ``""`` for none.  A file of the provider's is refused:
+    """Return the mask of a declaration as a data URL; ``""`` for none. A file of the provider's is refused:
     the proxy cannot read it."""
     url = value.get("image_url") if isinstance(value, dict) else None
     if value is not None and not (isinstance(url, str) and url.startswith("data:image/png;base64,")):

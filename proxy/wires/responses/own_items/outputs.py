@@ -1,7 +1,7 @@
 """Writes server tools and their results for an upstream of the Responses wire, with the results' images.
 
-An ``input_image`` follows a line of text that describes it.  This line distinguishes the proxy's images from
-a client's, also in what an earlier request left.  So the proxy can remove them again, here or for a file
+An ``input_image`` follows a line of text that describes it. This line distinguishes the proxy's images from
+a client's, also in what an earlier request left. So the proxy can remove them again, here or for a file
 that may hold no image.
 """
 

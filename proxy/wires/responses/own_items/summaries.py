@@ -1,6 +1,6 @@
 """The proxy's own compaction items: summaries of conversations that only the proxy can read.
 
-The client keeps the item and sends it back in place of the messages that it summarizes.  The summary is
+The client keeps the item and sends it back in place of the messages that it summarizes. The summary is
 encrypted with AES-256-GCM and bound to its caller, because it may repeat results of server tools that the
 client never saw.
 

@@ -1,8 +1,8 @@
 """``tool_search`` that the server runs, and tools with ``defer_loading``, for models that know neither.
 
 The deferred tools leave the request; the model gets the proxy's own search, and what it finds is added to its
-tools.  The client sees the items of OpenAI's API.  Those that it sends back say which tools were found; the
-calls themselves are put back from the record.  Sources: OpenAI's guide "Tool search"; the types of openai
+tools. The client sees the items of OpenAI's API. Those that it sends back say which tools were found; the
+calls themselves are put back from the record. Sources: OpenAI's guide "Tool search"; the types of openai
 3.57.0.
 """
 
@@ -72,7 +72,7 @@ class _Form(CallForm):
 def with_search(payload: Mapping[str, Any], upstream: UpstreamTypes) -> AsFunctions | None:
     """Return a request whose deferred tools the model finds by the proxy's search.
 
-    Return ``None`` if it declares no search, or one that the upstream runs itself.  See
+    Return ``None`` if it declares no search, or one that the upstream runs itself. See
     :func:`~proxy.wires.responses.typed_tools.request.as_functions`.
     """
     tools = payload.get("tools")

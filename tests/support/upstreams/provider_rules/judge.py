@@ -1,6 +1,6 @@
 """What the doubles of a test ask about each request that they get.
 
-A test's doubles refuse what the reference provider of the dialect refuses, and the test fails.  Marks say
+A test's doubles refuse what the reference provider of the dialect refuses, and the test fails. Marks say
 where a test means something else:
 
 ``accepts("rule", why="…")``   the rule does not hold in this test; ``"*"`` is all rules
@@ -22,7 +22,7 @@ ADDED_BY_HTTP = (("x-api-key", "key"), ("anthropic-version", "2023-06-01"))
 
 
 class Judge:
-    """Notes which rules the requests of one test break.  ``current`` is the judge of the running test."""
+    """Notes which rules the requests of one test break. ``current`` is the judge of the running test."""
 
     current: ClassVar["Judge | None"] = None
 

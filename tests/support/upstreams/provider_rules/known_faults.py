@@ -1,6 +1,6 @@
 """Faults of the product that the rules have found and that are not mended yet.
 
-In the tests of an entry the rule refuses nothing.  A test that does not break the rule any more fails: then
+In the tests of an entry the rule refuses nothing. A test that does not break the rule any more fails: then
 the entry must go.
 """
 

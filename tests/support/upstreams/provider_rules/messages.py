@@ -1,6 +1,6 @@
 """What Anthropic's Messages API refuses.
 
-The members of blocks come from ``anthropic.types`` of the ``anthropic`` package.  A kind of block that is not
+The members of blocks come from ``anthropic.types`` of the ``anthropic`` package. A kind of block that is not
 listed here is not looked into.
 """
 

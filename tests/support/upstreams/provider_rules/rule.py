@@ -26,8 +26,8 @@ class Asked(NamedTuple):
 class Fault:
     """What is wrong with a request.
 
-    ``said`` are the provider's words.  Without words the member at ``place`` is unknown to the provider, and
-    each provider has words of its own for that.  ``value`` is what stood there.
+    ``said`` are the provider's words. Without words the member at ``place`` is unknown to the provider, and
+    each provider has words of its own for that. ``value`` is what stood there.
     """
 
     said: str = ""
@@ -41,7 +41,7 @@ class Rule:
     """One thing that providers refuse.
 
     ``providers`` are those that it holds for, and ``models`` patterns of the models' names; a name that no
-    pattern fits belongs to no kind.  ``source`` says where the refusal is documented.  ``ignored``: the
+    pattern fits belongs to no kind. ``source`` says where the refusal is documented. ``ignored``: the
     provider answers all the same, and what the client meant is lost.
     """
 
