@@ -86,10 +86,13 @@ def test_the_demo_as_a_newcomer_meets_it(folder: Path, env: dict[str, str]) -> N
     look = next(line.partition(" more: ")[2] for line in shown if " more: " in line)
     assert look.startswith(str(TOOLRELAY))
     assert "core__get_weather" in run(["sh", "-c", look], folder, env)
-    # A replay has the same tools, although the demo has ended.
-    replayed = run(["sh", "-c", look.replace(" runs show ", " runs replay ")], folder, env)
-    assert replayed.splitlines()[-1] == "no difference"
-    assert "no longer offered" not in replayed
+    # A replay has the same tools, although the demo has ended, and a program's container has the same id.
+    after = shown[next(at for at, line in enumerate(shown) if "core__run_program" in line) :]
+    program_look = next(line.partition(" more: ")[2] for line in after if " more: " in line)
+    for command in (look, program_look):
+        replayed = run(["sh", "-c", command.replace(" runs show ", " runs replay ")], folder, env)
+        assert replayed.splitlines()[-1] == "no difference"
+        assert "no longer offered" not in replayed
 
 
 @pytest.mark.parametrize("decision", ["approve", "deny"])

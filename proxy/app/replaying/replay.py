@@ -31,7 +31,7 @@ from proxy.app.replaying.frozen import (
     parse_run,
 )
 from proxy.base.errors import ConfigError
-from proxy.base.events import RUN_PROGRAM
+from proxy.base.events import PROXY_TOOLS, RUN_PROGRAM
 from proxy.config.load import Config
 from proxy.config.sections.operation import UiConfig
 from proxy.config.settings import (
@@ -259,7 +259,9 @@ async def _run_again(
     app = await make_app(again, overrides)
     services = app.services
     withheld = _withheld(services, detail)
-    offered = ",".join(name for name in detail.run.offered if name not in withheld) or "none"
+    # The proxy adds its own tools by itself, and no client names them.
+    unnamed = {*withheld, *PROXY_TOOLS}
+    offered = ",".join(name for name in detail.run.offered if name not in unnamed) or "none"
 
     async def ask(address: str) -> str:
         path, headers = services.paths.get(detail.run.wire, ""), {TOOLS: offered}
@@ -285,6 +287,7 @@ def _withheld(services: Services, detail: RunDetail) -> dict[str, str]:
     """Return the tools of a run that are no longer offered, each with the rule that withholds it."""
     selection = services.catalog.select(services.policy, asks=services.approvals.enabled)
     available = {spec.name for spec in selection.offered}
+    available.update(name for name in PROXY_TOOLS if services.catalog.get(name) is not None)
     return {
         name: selection.withheld.get(name, "no tool of this name is loaded")
         for name in detail.run.offered

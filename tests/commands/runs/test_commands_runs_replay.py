@@ -486,3 +486,18 @@ def test_a_run_that_searched_comes_out_the_same(tmp_path: Path, here: Any) -> No
     said = replayed(here, run_id)
     assert said["same"], said
     assert said["replayed"]["text"] == "It is noon."
+
+
+@pytest.mark.parametrize("wire_bytes", [False, True])
+def test_a_run_with_a_program_comes_out_the_same(tmp_path: Path, here: Any, wire_bytes: bool) -> None:
+    """The recorded result of a program takes its place; the tool that runs programs is offered again."""
+    code = f"print((await {ECHO}(text='word'))['echo'])"
+    wrote = called(("call_1", "core__run_program", json.dumps({"code": code})))
+    content = "all" if wire_bytes else "tools"
+    run_id = recorded(tmp_path, wrote, ANSWER, content=content, tools={"programs": "on"})
+    (tmp_path / "toolrelay.toml").write_text(CONFIG.replace("[tools]", '[tools]\nprograms = "on"'))
+    comparison = replayed(here, run_id)
+    assert comparison["same"], comparison
+    assert "no longer offered" not in here("runs", "replay", run_id).stdout
+    assert comparison["replayed"]["text"] == "It is noon."
+    assert WATCH.started == []

@@ -56,10 +56,12 @@ class Containers:
 
     def new(self) -> str:
         """Return the id of a new container."""
-        expires = (epoch_s() + LIFETIME_S).to_bytes(_TIME_BYTES, "big")
-        nonce = replayable("container", lambda: os.urandom(_RANDOM_BYTES).hex())
-        told = expires + bytes.fromhex(nonce)
-        return _PREFIX + base64.urlsafe_b64encode(told + self._mac(self._keys[0], told)).decode()
+
+        def made() -> str:
+            told = (epoch_s() + LIFETIME_S).to_bytes(_TIME_BYTES, "big") + os.urandom(_RANDOM_BYTES)
+            return _PREFIX + base64.urlsafe_b64encode(told + self._mac(self._keys[0], told)).decode()
+
+        return replayable("container", made)
 
     def check(self, container: str, *, needed: bool) -> None:
         """Raise :class:`RequestError` for an id that is not this caller's or has expired, and for a missing
@@ -77,6 +79,10 @@ class Containers:
     def expires_at(self, container: str) -> int | None:
         """Return when a container expires, in seconds since the epoch; ``None`` if it is not this
         caller's."""
+        # A replay has other keys than the run that it repeats.
+        return replayable("container_expires", lambda: self._read(container) or 0) or None
+
+    def _read(self, container: str) -> int | None:
         try:
             whole = base64.b64decode(container.removeprefix(_PREFIX), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
