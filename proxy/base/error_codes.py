@@ -243,8 +243,9 @@ _ALL: Final = (
     ),
     ErrorCode(
         "request_too_large", (413,), _REQUEST,
-        "The body is larger than `server.max_body_bytes`, or an upload than `server.max_upload_bytes`.",
-        "Send less, or raise the setting.",
+        "The body is larger than `server.max_body_bytes`, or an upload than `server.max_upload_bytes`. Or "
+        "the stored items that `input` names have more than 64 MiB together.",
+        "Send less, or raise the setting. Name fewer items.",
     ),
     ErrorCode("414", (414,), _REQUEST, "The URL is longer than 8192 characters.", "Send a shorter URL."),
     ErrorCode(

@@ -120,7 +120,7 @@ class HostedTool(Struct, frozen=True):
         for name, value in self.bound.items():
             if value is not None and name in known:
                 arguments[name] = value
-            elif value is None and "default" in known.get(name, ()):
+            elif value is None and isinstance(schema := known.get(name), Mapping) and "default" in schema:
                 arguments.pop(name, None)
         return orjson.dumps(arguments).decode()
 

@@ -13,11 +13,14 @@ import orjson
 
 from proxy.base.chance import replayable
 from proxy.base.conversation import Message, Refusal, Text, ToolCallPart
+from proxy.base.errors import RequestError
 from proxy.json.splice import elements, join_array, join_object, members, replace_values, value_at
 from proxy.records.approvals import is_mention
 from proxy.wires.chosen import ChosenServer, ServedTool
 
 SERVER_LABEL = "toolrelay"
+MOST_NAMED_BYTES = 64 << 20
+"""Bytes of all stored items that a request names in place of sending them."""
 
 _SEALED_TURN = f"{SERVER_LABEL}-turn:"
 """The prefix of ``encrypted_content`` that marks an encrypted turn of the proxy. Providers and libraries
@@ -374,7 +377,9 @@ def is_message_event(payload: Mapping[str, Any] | None) -> bool:
 def with_items(raw: bytes, asked: Sequence[Mapping[str, Any]], responses: Sequence[bytes]) -> bytes:
     """Return the body of a request, whose items are ``asked``, with output items in place of references.
 
-    The output items are those of ``responses``. All else keeps its bytes.
+    The output items are those of ``responses``. All else keeps its bytes. Raises
+    :class:`~proxy.base.errors.RequestError` (413) if the items are larger than ``MOST_NAMED_BYTES`` together:
+    an image that is named often would come as often.
     """
     given = value_at(raw, "input")
     if given is None or given[:1] != b"[":
@@ -385,13 +390,25 @@ def with_items(raw: bytes, asked: Sequence[Mapping[str, Any]], responses: Sequen
         for item in orjson.loads(response).get("output") or ()
         if isinstance(item, dict)
     }
-    items = [
-        orjson.dumps(known[str(item.get("id"))])
-        if (is_reference(item) or names_image(item)) and str(item.get("id")) in known
-        else kept
-        for item, kept in zip(asked, elements(given), strict=True)
-    ]
+    items, room = elements(given), MOST_NAMED_BYTES
+    for at, (item, _) in enumerate(zip(asked, items, strict=True)):
+        if (is_reference(item) or names_image(item)) and (named := known.get(str(item.get("id")))):
+            items[at] = orjson.dumps(named)
+            room -= len(items[at])
+            if room < 0:
+                raise too_many_named()
     return replace_values(raw, {"input": join_array(items)})
+
+
+def too_many_named() -> RequestError:
+    """Return the error for a request whose references stand for too much."""
+    return RequestError(
+        413,
+        f"The stored items that input names have more than {MOST_NAMED_BYTES} bytes together. Name fewer of "
+        "them, and each only once.",
+        param="input",
+        code="request_too_large",
+    )
 
 
 # ---------------------------------------------------------------- answers

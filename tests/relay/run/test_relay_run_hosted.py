@@ -14,6 +14,7 @@ from proxy.base.events import ToolResult
 from proxy.config.secret import Secret
 from proxy.tools.contract.capabilities import QueryParams
 from proxy.wires.hosted.tools import FoundPage, HostedTool, found_pages, query_of, web_search
+from proxy.wires.responses.own_items.images import image_generation
 
 MESSAGES = "/v1/messages"
 RESPONSES = "/v1/responses"
@@ -428,6 +429,13 @@ def test_limits_that_a_tool_cannot_apply() -> None:
     assert tool.arguments("no json", {"allowed_domains": {}}) == "no json"
     assert tool.arguments("[]", {"allowed_domains": {}}) == "[]"
     assert json.loads(tool.arguments("", {"query": {}})) == {}
+
+
+def test_an_argument_without_a_schema() -> None:
+    """The schema of an argument may also be ``true``."""
+    tool = image_generation("tools[0]", {"quality": "low"}, streams=False)
+    made = json.loads(tool.arguments('{"prompt": "A boat", "model": "m"}', {"quality": True, "model": True}))
+    assert made == {"prompt": "A boat", "model": "m", "quality": "low"}
 
 
 @pytest.mark.parametrize(

@@ -206,10 +206,11 @@ async def test_the_models_of_a_key() -> None:
         ("https://images.example/1.png", "not as an address"),
         ("data:image/gif;base64,R0lGODlhAQABAIAAAAUEBA==", "must be PNG, JPEG or WebP"),
         ("data:image/png;base64,%%%", "is no image"),
+        ("data:image/png;base64,é", "is no image"),
         (f"data:image/png;base64,{base64.b64encode(bytes(21 << 20)).decode()}", "bytes together"),
         ("", "has no image that can be changed"),
     ],
-    ids=["address", "gif", "no base64", "large", "none"],
+    ids=["address", "gif", "no base64", "no ASCII", "large", "none"],
 )
 @pytest.mark.accepts("*", why="the images are odd on purpose")
 async def test_images_that_cannot_be_changed(url: str, words: str) -> None:
@@ -223,3 +224,22 @@ async def test_images_that_cannot_be_changed(url: str, words: str) -> None:
     assert words in item["error"]["message"]
     assert words in result
     assert not images.asked
+
+
+async def test_an_image_that_is_named_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What named items stand for is bounded: a small body could bring one large image many times."""
+    images = ImageModel()
+    async with serving_models(DRAW, native=(), images=images) as (proxy, models):
+        first = await ask(proxy, [said("Draw a boat.")], store=True)
+        item = first.json["output"][0]
+        monkeypatch.setattr("proxy.wires.responses.items.MOST_NAMED_BYTES", 2 * len(json.dumps(item)))
+        calls(models["gpt-4o-mini"], {})
+        asked = len(models["gpt-4o-mini"].asked)
+        named = {"type": "image_generation_call", "id": item["id"]}
+        await ask(proxy, [named, named, said("Nice!")])
+        for name in (named, {"type": "item_reference", "id": item["id"]}):
+            body = {"model": "gpt-4o-mini", "input": [name, name, name, said("Nice!")], "tools": [TOOL]}
+            answer = await proxy.ask(body, path=RESPONSES)
+            assert (answer.status, answer.error["code"]) == (413, "request_too_large")
+            assert answer.error["param"] == "input"
+        assert len(models["gpt-4o-mini"].asked) == asked + 1

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from provider_models import FETCHING, SEARCH, RecordedPages, serving_models
 
-from proxy.base.events import ToolResult
-from proxy.relay.run.hosted.limits import limited_later
+from proxy.base.events import ToolCall, ToolResult
+from proxy.relay.run.hosted.limits import bound_arguments, limited_later
 from proxy.tools.contract.capabilities import TextPage
+from proxy.tools.contract.spec import ToolEffect, ToolSpec
 from proxy.wires.anthropic.hosted.tools import FetchForm
 from proxy.wires.hosted.tools import web_fetch
 
@@ -176,6 +177,18 @@ def test_a_page_of_another_tool_that_could_be_read_on() -> None:
         result = ToolResult("c", True, content, truncated=True, arguments_redacted=given)
         limited = limited_later([(tool, "mcp__s__x")], "mcp__s__x", result).content
         assert limited == (content[:20] if left is None else left)
+
+
+@pytest.mark.parametrize(
+    ("schema", "most"), [({"maximum": 8}, 8), ({"maximum": 80}, 20), ({}, 20), (True, 20)]
+)
+def test_the_most_that_a_tool_takes(schema: Any, most: int) -> None:
+    """A tool gets the bound of a page within its own, also where the schema of the argument is ``true``."""
+    tool = web_fetch("tools[0]", {}, FetchForm(cites=False), most_tokens=5)
+    shape = {"type": "object", "properties": {"url": {"type": "string"}, "max_characters": schema}}
+    spec = ToolSpec("mcp__s__x", "", shape, ToolEffect.READ_ONLY, "s", lambda given: given, "")
+    call = ToolCall("c", "web_fetch", json.dumps({"url": PAGE}), 0)
+    assert json.loads(bound_arguments(tool, call, spec)) == {"url": PAGE, "max_characters": most}
 
 
 class Redirected(RecordedPages):

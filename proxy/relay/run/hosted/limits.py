@@ -87,7 +87,8 @@ def bound_arguments(tool: HostedTool, call: ToolCall, spec: ToolSpec) -> str:
     arguments: dict[str, Any] = {taken: _wanted(call) or ""}
     if tool.pages.most_characters is not None and (known := properties.get(_MOST)) is not None:
         most = tool.pages.most_characters
-        arguments[_MOST] = min(most, known.get("maximum", most))
+        # A schema may also be ``true``.
+        arguments[_MOST] = min(most, known.get("maximum", most)) if isinstance(known, dict) else most
     return orjson.dumps(arguments).decode()
 
 

@@ -5,7 +5,6 @@ the record has them of the response that the request continues, and those of thi
 """
 
 import base64
-import binascii
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -100,5 +99,5 @@ def _image(url: str) -> SourceImage:
         )
     try:
         return SourceImage(kind, base64.b64decode(written, validate=True))
-    except binascii.Error:
+    except ValueError:  # No base64, or no ASCII.
         raise ToolFailure("an image of the conversation is no image", code="invalid_arguments") from None
