@@ -75,14 +75,14 @@ class AnthropicStreamWriter(ComposingWriter):
 
     def _note_forwarded(self, frame: Frame) -> None:
         payload = frame.payload or {}
-        kind = payload.get("type")
+        kind, index = payload.get("type"), payload.get("index")
         if kind == "message_start":
             self._started = True
-        elif kind == "content_block_start" and type(index := payload.get("index")) is int:
+        elif kind == "content_block_start" and type(index) is int:
             self._places[index] = index
             self._next = max(self._next, index + 1)
-        elif kind == "content_block_stop":
-            self._places.pop(payload.get("index", -1), None)
+        elif kind == "content_block_stop" and type(index) is int:
+            self._places.pop(index, None)
         for event in frame.events:
             if isinstance(event, ToolCallStarted):
                 self._client_ids[event.call_id] = event.call_id
@@ -163,6 +163,8 @@ class AnthropicStreamWriter(ComposingWriter):
 
     def _go_on(self, frame: Frame, payload: dict[str, Any], *, ends: bool) -> bytes:
         index = payload.get("index")
+        if type(index) is not int:
+            return b""
         if index in self._late and index not in self._places:
             self._late[index].append(payload)
             return b""

@@ -84,3 +84,21 @@ def test_a_turn_without_a_search_keeps_its_bytes() -> None:
     assert b"toolu_c" not in out
     out += writer.turn_ended("suspended") + writer.turn_ended("final")
     assert out + writer.finish(FinishReason.TOOL_CALLS) == data
+
+
+@pytest.mark.parametrize("order", [[text("So. "), READ], [text("So. "), SEARCH, READ]])
+@pytest.mark.parametrize("index", ["[]", "{}", "null", '"0"'])
+@pytest.mark.parametrize("kind", ["delta", "stop"])
+def test_an_event_of_no_block(kind: str, index: str, order: list[Block]) -> None:
+    """An event whose index is no number ends nothing and breaks nothing."""
+    delta = ',"delta":{"type":"text_delta","text":"?"}' if kind == "delta" else ""
+    name = f"content_block_{kind}"
+    odd = f'event: {name}\ndata: {{"type":"{name}","index":{index}{delta}}}\n\n'.encode()
+    data = turn(*order)
+    opened = data.index(b"event: content_block_delta")
+    for at in (opened, data.index(b"event: message_delta")):
+        writer = writer_of(stream=True)
+        out = play(data[:at] + odd + data[at:], writer, "mine").out
+        out += ended(writer) if SEARCH in order else writer.turn_ended("final") + writer.finish(None)
+        assert b'"So. "' in out
+        assert b"toolu_c" in out
