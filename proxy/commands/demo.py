@@ -49,6 +49,7 @@ from proxy.tools.mcp.definitions import read_listing
 from proxy.tools.mcp.pins import Pin, write_pin_file
 from proxy.tools.programs.monty import is_installed
 from proxy.upstreams.recorded.replay import packaged_fixtures
+from proxy.wires.anthropic.dialect import ANTHROPIC
 from proxy.wires.mcp.dialect import MCP
 from proxy.wires.registry.wires import built_in_wires
 from proxy.wires.responses.dialect import RESPONSES
@@ -356,7 +357,7 @@ def program_lines(address: str, *, runs: bool) -> list[str]:
     return [
         "With Anthropic's code execution the model writes a program that calls two tools at once:",
         "",
-        f"curl -s {address}/v1/messages -H 'content-type: application/json' -d {shlex.quote(body)}",
+        f"curl -s {address}{ANTHROPIC.prefix}{ANTHROPIC.path} -H 'content-type: application/json' -d {shlex.quote(body)}",
     ]
 
 

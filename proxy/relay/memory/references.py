@@ -61,7 +61,7 @@ class ItemReferences:
             response = orjson.loads(record.response)
             if found := wire.shown_images({"input": response.get("output")}):
                 return found
-            wanted = response.get("previous_response_id")
+            wanted = response.get(wire.dialect.fields.continues)
         return ()
 
     async def _find(

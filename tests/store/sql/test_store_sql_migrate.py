@@ -59,7 +59,7 @@ def test_each_migration_applies_from_blank(tmp_path: Path, upto: int) -> None:
             name
             for name in (
                 *("native_calls", "connection_tokens", "threads", "approvals", "diagnoses"),
-                *("background_runs", "wire_bytes", "approval_grants"),
+                *("background_runs", "wire_bytes", "approval_grants", "requests"),
             )
             if upto >= _since(name)
         ],
