@@ -170,7 +170,7 @@ def _callers(tool: Any, at: str) -> frozenset[str] | None:
 
 def _definition(tool: Mapping[str, Any], at: str) -> ToolDefinition:
     name, schema = tool.get("name"), tool.get("input_schema")
-    if tool.get("type", "custom") != "custom" or not isinstance(name, str) or not isinstance(schema, dict):
+    if tool.get("type") not in (None, "custom") or not isinstance(name, str) or not isinstance(schema, dict):
         field = f"{at}.allowed_callers"
         raise RequestError(
             400,
