@@ -60,6 +60,16 @@ async def test_a_type_of_null_is_a_function() -> None:
     assert first["content"][1]["name"] == QUERY["name"]
 
 
+@pytest.mark.parametrize("name", [[], {}, 5])
+async def test_a_choice_that_is_no_name_is_refused(name: Any) -> None:
+    """The error says which field is wrong."""
+    async with served(Models({"m": writes(TWO_STEPS)})) as proxy:
+        choice = {"type": "tool", "name": name}
+        error = (await ask(proxy, QUESTION, status=400, tool_choice=choice)).json["error"]
+    assert error["type"] == "invalid_request_error"
+    assert "tool_choice" in error["message"]
+
+
 async def test_a_server_tool_does_not_run_in_place_of_a_function_of_the_client(watch: Watch) -> None:
     """The model reads the client's declaration: a call of this name does not run the server's tool."""
 

@@ -183,7 +183,7 @@ def _definition(tool: Mapping[str, Any], at: str) -> ToolDefinition:
 
 def _check_choice(choice: Any, only: frozenset[str]) -> None:
     name = choice.get("name") if isinstance(choice, dict) else None
-    if name in only:
+    if isinstance(name, str) and name in only:  # Nobody has checked the choice yet.
         raise RequestError(
             400,
             "tool_choice names a tool that only programs may call (allowed_callers). Choose "
