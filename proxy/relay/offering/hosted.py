@@ -45,6 +45,15 @@ def program_of(serving: Mapping[str, HostedTool]) -> tuple[str, ClientPrograms] 
     return None
 
 
+def names_in_programs(client: tuple[str, ClientPrograms] | None) -> frozenset[str]:
+    """Return the names of what programs may call of the client; see :func:`program_of`.
+
+    The model reads the client's declarations of them. So no server tool may have such a name: a call that the
+    model makes itself would run that tool.
+    """
+    return frozenset() if client is None else client[1].names
+
+
 def declared_tools(request: ClientRequest, shown: ShownTools) -> dict[str, HostedTool]:
     """Return how a request declares the tools of the provider that are ``shown``, by the same names."""
     tools: dict[str, HostedTool] = {}

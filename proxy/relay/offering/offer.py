@@ -35,6 +35,7 @@ from proxy.relay.offering.deferred import (
 from proxy.relay.offering.hosted import (
     NONE_BUT,
     declared_tools,
+    names_in_programs,
     program_of,
     refuse_hosted,
     serving_tools,
@@ -227,11 +228,11 @@ def decide(
         if not replaced or not limits.takes:
             return replace(nothing, withheld={**withheld, **{spec.name: obstacle for spec in chosen}})
         chosen = []
-    chosen, clashing = _named_once(chosen, renamed := {**replaced, **hosted}, client_names)
-    finder = selection.catalog.get(SEARCH_TOOLS) if SEARCH_TOOLS not in client_names else None
+    taken = client_names | names_in_programs(client := program_of(serving))
+    chosen, clashing = _named_once(chosen, renamed := {**replaced, **hosted}, taken)
+    finder = selection.catalog.get(SEARCH_TOOLS) if SEARCH_TOOLS not in taken else None
     found, left_out = _with_room(chosen, finder, request, rules.search, limits, search)
     writes = search is None and RUN_PROGRAM not in client_names and (wanted is None or wanted.programs)
-    client = program_of(serving)
     if program is not None and (writes or client is not None):
         forced = request.forced or ()
         found, left_out = rules.programs.offered(found, left_out, chosen, program, forced, client)

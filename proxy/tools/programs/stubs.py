@@ -39,10 +39,13 @@ def bindings_of(tools: Iterable[ToolDefinition]) -> Mapping[str, Binding]:
     They do not depend on the order of the tools, and a tool whose name Python allows keeps it.
     """
     found: dict[str, Binding] = {}
+    taken: dict[str, str] = {}  # The last name that was made of each: those before it are not tried again.
     for tool in sorted(tools, key=lambda one: (identifier(one.name) != one.name, one.name)):
-        name = identifier(tool.name)
+        wanted = identifier(tool.name)
+        name = taken.get(wanted, wanted)
         while name in found:
             name += "_"
+        taken[wanted] = name
         found[name] = Binding(tool.name, tuple(islice(_properties(tool.parameters), _MOST_ARGUMENTS)))
     return found
 
@@ -100,7 +103,9 @@ def type_of(schema: Any, depth: int = 0) -> str:
             return _union(type_of(option, depth + 1) for option in options[:_MOST_CHOICES])
     kinds = schema.get("type")
     if isinstance(kinds, list):
-        return _union(type_of({**schema, "type": kind}, depth + 1) for kind in kinds[:_MOST_CHOICES])
+        # Each kind once: a list that repeats "array" at each depth would multiply the work.
+        each = dict.fromkeys(map(str, kinds[:_MOST_CHOICES]))
+        return _union(type_of({**schema, "type": kind}, depth + 1) for kind in each)
     if kinds == "array":
         return f"list[{type_of(schema.get('items'), depth + 1)}]"
     if kinds == "object":

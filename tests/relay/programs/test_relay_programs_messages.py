@@ -1,105 +1,39 @@
 """Anthropic's code execution: programs of clients of Messages, which can call the client's own tools."""
 
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import anthropic
 import pytest
 from agents_rig import Asked, Models, Turn
 from client_keys import ALICE, BOB, bearer, declared
+from code_execution_rig import (
+    BUY,
+    CALLER,
+    CODE_TOOL,
+    ECHO,
+    HEADERS,
+    MESSAGES,
+    QUERY,
+    QUESTION,
+    TWO_STEPS,
+    ask,
+    body,
+    paused,
+    results_of,
+    said,
+    served,
+    sold,
+    writes,
+)
 from messages_script import reply, stream, text, tool_use
 from probe_tools import Watch
 from raw_upstream import RawRequest, RawUpstream, Step
-from running_proxy import Answer, Proxy, make_config, running
+from running_proxy import make_config, running
 
 from proxy.base.events import RUN_PROGRAM
 from proxy.store.base import RunFilter
-
-ECHO, BUY = "probe_tools__echo", "probe_tools__buy"
-MESSAGES = "/v1/messages"
-HEADERS = {"anthropic-version": "2023-06-01"}
-QUESTION: Any = {"role": "user", "content": "Who sold most?"}
-CODE_TOOL = {"type": "code_execution_20260120", "name": "code_execution"}
-CALLER = "code_execution_20260120"
-QUERY: dict[str, Any] = {
-    "name": "query_sales",
-    "description": "Return the sales of a region.",
-    "input_schema": {
-        "type": "object",
-        "properties": {"region": {"type": "string"}},
-        "required": ["region"],
-    },
-    "allowed_callers": [CALLER],
-}
-TWO_STEPS = """
-found = {}
-for region in ["West", "East"]:
-    found[region] = (await query_sales(region=region))["total"]
-print(max(found, key=lambda name: found[name]))
-"""
-
-
-def writes(code: str) -> Any:
-    """A model that runs one program and repeats its result."""
-
-    def say(asked: Asked) -> Turn:
-        results = asked.results
-        return Turn(f"Read: {results[-1]}") if results else Turn(calls=[("code_execution", {"code": code})])
-
-    return say
-
-
-@asynccontextmanager
-async def served(models: Models, **config: Any) -> AsyncIterator[Proxy]:
-    """A proxy with programs before an upstream of these models."""
-    tools = {"programs": "auto", **config.pop("tools", {})}
-    config = {"allow": ("probe_tools__*",), **config}
-    async with (
-        RawUpstream(models) as upstream,
-        running(make_config(upstream.url, modules=("probe_tools",), tools=tools, **config)) as proxy,
-    ):
-        yield proxy
-
-
-def body(*messages: Any, tools: Any = None, **more: Any) -> dict[str, Any]:
-    """A request with code execution and the client's tool."""
-    listed = [CODE_TOOL, QUERY] if tools is None else tools
-    return {"model": "m", "max_tokens": 500, "messages": list(messages), "tools": listed, **more}
-
-
-async def ask(proxy: Proxy, *messages: Any, status: int = 200, **more: Any) -> Answer:
-    """Ask, with the answer's status as expected."""
-    answer = await proxy.ask(body(*messages, **more), HEADERS, path=MESSAGES)
-    assert answer.status == status, answer.body
-    return answer
-
-
-def results_of(message: Any, sales: Any) -> dict[str, Any]:
-    """The results of the calls in an answer, by what the client's tool returns for their input."""
-    calls = [block for block in message["content"] if block["type"] == "tool_use"]
-    assert calls
-    return {
-        "role": "user",
-        "content": [
-            {"type": "tool_result", "tool_use_id": call["id"], "content": json.dumps(sales(call["input"]))}
-            for call in calls
-        ],
-    }
-
-
-SALES = {"West": {"total": 7}, "East": {"total": 9}}
-
-
-def sold(given: Any) -> Any:
-    """The client's tool."""
-    return SALES[given["region"]]
-
-
-def said(message: Any) -> dict[str, Any]:
-    """An answer as the client sends it back."""
-    return {"role": "assistant", "content": message["content"]}
 
 
 async def test_a_program_without_client_tools_is_shown_as_code_execution(watch: Watch) -> None:
@@ -242,12 +176,6 @@ async def test_a_model_cannot_call_a_tool_of_programs_directly() -> None:
         answer = (await ask(proxy, QUESTION)).json
     assert [block["type"] for block in answer["content"]] == ["text"]
     assert "unknown_tool" in models.asked["m"][1].results[0]
-
-
-async def paused(proxy: Proxy) -> tuple[Any, list[Any]]:
-    """The first answer of a program that waits, and the conversation with the results."""
-    first = (await ask(proxy, QUESTION)).json
-    return first, [QUESTION, said(first), results_of(first, sold)]
 
 
 async def test_the_container_of_a_program_that_waits_is_needed() -> None:

@@ -170,7 +170,7 @@ def _callers(tool: Any, at: str) -> frozenset[str] | None:
 
 def _definition(tool: Mapping[str, Any], at: str) -> ToolDefinition:
     name, schema = tool.get("name"), tool.get("input_schema")
-    if tool.get("type", "custom") != "custom" or not isinstance(name, str) or not isinstance(schema, dict):
+    if tool.get("type") not in (None, "custom") or not isinstance(name, str) or not isinstance(schema, dict):
         field = f"{at}.allowed_callers"
         raise RequestError(
             400,
@@ -183,7 +183,7 @@ def _definition(tool: Mapping[str, Any], at: str) -> ToolDefinition:
 
 def _check_choice(choice: Any, only: frozenset[str]) -> None:
     name = choice.get("name") if isinstance(choice, dict) else None
-    if name in only:
+    if isinstance(name, str) and name in only:  # Nobody has checked the choice yet.
         raise RequestError(
             400,
             "tool_choice names a tool that only programs may call (allowed_callers). Choose "

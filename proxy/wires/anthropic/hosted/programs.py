@@ -42,6 +42,7 @@ _EXPIRED: Final = (
     "container: it has expired. Send the request again without container, and without the answers that wait "
     "for its programs."
 )
+_NOTHING_ELSE: Final = "while a program waits, send the results of its calls and nothing else"
 
 
 class Containers:
@@ -201,7 +202,10 @@ def _join(state: _Joining, messages: Sequence[bytes], at: int) -> int:
         state.kept.append(raw)
         return 1
     state.changed = True
-    is_last = at + 2 >= len(messages)
+    is_last = not _is_answered(messages, at)
+    if is_last and at + 2 < len(messages):
+        field = f"messages[{at + 2}]"
+        raise RequestError(400, f"{field}: {_NOTHING_ELSE}.", param=field)
     left = _answered(
         state, calls, messages[at + 1] if at + 1 < len(messages) else b"null", at + 1, is_last=is_last
     )
@@ -217,6 +221,15 @@ def _join(state: _Joining, messages: Sequence[bytes], at: int) -> int:
         return 2
     state.kept.append(_without_callers(raw))
     return 1
+
+
+def _is_answered(messages: Sequence[bytes], at: int) -> bool:
+    """Return whether an answer of the model or of a program comes after the one at a place.
+
+    Between two answers nothing is read twice, so all messages together are read in linear time.
+    """
+    later = (orjson.loads(messages[place]) for place in range(at + 1, len(messages)))
+    return any(isinstance(one, dict) and one.get("role") == "assistant" for one in later)
 
 
 def _is_programs(block: Block) -> bool:
@@ -237,9 +250,7 @@ def _answered(
         call = block.get("tool_use_id") if block.get("type") == "tool_result" else None
         if not isinstance(call, str) or call not in calls:
             if is_last and call is None:
-                raise _fault(
-                    at, place, "while a program waits, send the results of its calls and nothing else"
-                )
+                raise _fault(at, place, _NOTHING_ELSE)
             left.append(block)
             continue
         if call in state.results:
@@ -273,8 +284,10 @@ def _without_callers(message: bytes) -> bytes:
     blocks = []
     for raw in elements(parts["content"]):
         block = orjson.loads(raw)
-        inner = members(raw)
         if isinstance(block, dict) and _is_programs(block):
+            inner = members(raw)
             inner.pop("caller")
-        blocks.append(join_object(inner) if isinstance(block, dict) else raw)
+            blocks.append(join_object(inner))
+        else:  # It may be no object: nobody has checked the message yet.
+            blocks.append(raw)
     return join_object({**parts, "content": join_array(blocks)})

@@ -183,13 +183,20 @@ def hosted_tools(payload: Mapping[str, Any]) -> dict[int, HostedTool]:
     """See :meth:`proxy.wires.wire.Wire.hosted_tools`."""
     tools = payload.get("tools")
     found: dict[int, HostedTool] = {}
+    runs_code = None
     for place, tool in enumerate(tools if isinstance(tools, list) else ()):
         kind = tool.get("type") if isinstance(tool, dict) else None
         dated = _TYPE.fullmatch(kind) if isinstance(kind, str) else None
         if dated is not None and (read := _READERS.get(dated[1])) is not None:
             found[place] = read(f"tools[{place}]", tool)
-        elif dated is not None and dated[1] == CODE and (made := code_execution(place, payload)) is not None:
-            found[place] = made
+        elif dated is not None and dated[1] == CODE:
+            if runs_code is not None:
+                # Each declaration is read with all tools. Anthropic takes no name twice, and this has one.
+                field, other = f"tools[{place}]", f"tools[{runs_code}]"
+                message = f"{field}: {other} declares {CODE} already. Declare it once."
+                raise RequestError(400, message, param=field)
+            if (made := code_execution(place, payload)) is not None:
+                found[place], runs_code = made, place
     return found
 
 
