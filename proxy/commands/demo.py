@@ -51,8 +51,8 @@ from proxy.tools.programs.monty import is_installed
 from proxy.upstreams.recorded.replay import packaged_fixtures
 from proxy.wires.anthropic.dialect import ANTHROPIC
 from proxy.wires.mcp.dialect import MCP
+from proxy.wires.registry.table import BY_WIRE
 from proxy.wires.registry.wires import built_in_wires
-from proxy.wires.responses.dialect import RESPONSES
 
 MODEL = "qwen2.5-coder-0.5b-instruct-q4_k_m"
 QUESTIONS = (
@@ -307,9 +307,10 @@ def python_lines(address: str) -> list[str]:
 def approval_lines(address: str, folder: Path) -> list[str]:
     """Return shell commands that ask for the tool with approvals, decide, and continue."""
     question, going_on = NOTE
-    curl = f"curl -s {address}/v1{RESPONSES.path} -H 'content-type: application/json' -d "
+    continuing = next(dialect for dialect in BY_WIRE.values() if dialect.fields.continues)
+    curl = f"curl -s {address}{continuing.prefix}{continuing.path} -H 'content-type: application/json' -d "
     asked = json.dumps({"model": MODEL, "input": question})
-    further = json.dumps({"model": MODEL, "input": going_on, RESPONSES.fields.continues: ""})[:-2]
+    further = json.dumps({"model": MODEL, "input": going_on, continuing.fields.continues: ""})[:-2]
     approve = _command(folder, "approvals", "approve")
     return [
         f"{LEAVE_NOTE} writes into {folder / NOTES_FILE}. A person must approve its calls first:",
@@ -354,10 +355,11 @@ def program_lines(address: str, *, runs: bool) -> list[str]:
     tools = [{"type": "code_execution_20260120", "name": "code_execution"}]
     messages = [{"role": "user", "content": PROGRAM}]
     body = json.dumps({"model": MODEL, "max_tokens": 500, "messages": messages, "tools": tools})
+    url = f"{address}{ANTHROPIC.prefix}{ANTHROPIC.path}"
     return [
         "With Anthropic's code execution the model writes a program that calls two tools at once:",
         "",
-        f"curl -s {address}{ANTHROPIC.prefix}{ANTHROPIC.path} -H 'content-type: application/json' -d {shlex.quote(body)}",
+        f"curl -s {url} -H 'content-type: application/json' -d {shlex.quote(body)}",
     ]
 
 
