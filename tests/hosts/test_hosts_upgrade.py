@@ -195,11 +195,7 @@ async def test_a_release_that_would_break_promises_and_this_one(tmp_path: Path, 
     serves, and it serves on; after it has stopped, this one starts, and then the earlier one does not."""
     earlier = await asyncio.to_thread(_release, tmp_path / "earlier", OLDEST_BESIDE - 1)
     async with RawUpstream(*[chat_reply("Hello.")] * 2) as upstream:
-        site = tmp_path / "site"
-        site.mkdir()
-        write_config(site, upstream.url, more=f'[store]\nurl = "{postgres_url}"\n')
-        old = {"PYTHONPATH": str(earlier), "XDG_STATE_HOME": str(tmp_path / "state")}
-        new = {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(tmp_path / "state")}
+        site, old, new = _site(tmp_path, earlier, upstream.url, postgres_url)
         async with serving(site, env=old) as proxy:
             assert (await proxy.ask({**ASK, "stream": False})).status == 200
             # A server of that version enters itself with its first write.
@@ -226,11 +222,7 @@ async def test_the_previous_release_serves_beside_this_one(tmp_path: Path, postg
         pytest.skip("the previous release may not run beside this one")
     earlier = await asyncio.to_thread(_release, tmp_path / "earlier", len(STEPS) - 1)
     async with RawUpstream(*[chat_reply("Hello.")] * 4) as upstream:
-        site = tmp_path / "site"
-        site.mkdir()
-        write_config(site, upstream.url, more=f'[store]\nurl = "{postgres_url}"\n')
-        old = {"PYTHONPATH": str(earlier), "XDG_STATE_HOME": str(tmp_path / "state")}
-        new = {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(tmp_path / "state")}
+        site, old, new = _site(tmp_path, earlier, upstream.url, postgres_url)
         async with serving(site, env=old) as before:
             assert (await before.ask({**ASK, "stream": False})).status == 200
             async with serving(site, env=new) as after:
@@ -240,6 +232,17 @@ async def test_the_previous_release_serves_beside_this_one(tmp_path: Path, postg
                 with pytest.raises(AssertionError, match="use the newer version that wrote it"):
                     async with serving(site, env=old):
                         pass
+
+
+def _site(
+    folder: Path, earlier: Path, upstream: str, store: str
+) -> tuple[Path, dict[str, str], dict[str, str]]:
+    """Make a configuration; return its folder and the environments of the earlier release and of this one."""
+    site = folder / "site"
+    site.mkdir()
+    write_config(site, upstream, more=f'[store]\nurl = "{store}"\n')
+    state = {"XDG_STATE_HOME": str(folder / "state")}
+    return site, {"PYTHONPATH": str(earlier)} | state, {"PYTHONPATH": str(ROOT)} | state
 
 
 async def _command(folder: Path, env: dict[str, str], *words: str) -> None:

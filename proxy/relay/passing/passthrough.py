@@ -50,11 +50,11 @@ async def pump(
     """Relay a response whose head has arrived; call ``broken`` if it does not reach its end.
 
     ``dialect`` makes the error event of the stream; if it is given, an event stream on this path must end
-    with its end mark. ``tap`` reads the usage from the response; ``tail`` keeps its two ends, to read it
-    later. ``repair`` gets the parts of an event
-    stream that it asks for. A response that takes longer than ``total`` after its head is broken off. The
-    client's stream blanks out ``secrets`` that are whole in one piece. In a body that is no event stream,
-    secrets that the network has cut are blanked out too.
+    with its end mark. ``tap`` reads the usage from the response; ``tail`` keeps the response's two ends, from
+    which the usage is read later. ``repair`` gets the parts of an event stream that it asks for. A response
+    that takes longer than ``total`` after its head is broken off. The client's stream blanks out ``secrets``
+    that are whole in one piece. In a body that is no event stream, secrets that the network has cut are
+    blanked out too.
     """
     kind = CONTENT_TYPE if dialect is None else dialect.framing.content_type
     streaming = response.content_type == kind and response.status < 300
