@@ -39,6 +39,10 @@ class Draws:
         """Whether all values were noted."""
         return self._left >= 0
 
+    def forget(self) -> None:
+        """Make new values from now on."""
+        self._again.clear()
+
     def draw(self, kind: str, fresh: Callable[[], T]) -> T:
         """Return the next value of a kind."""
         waiting = self._again.get(kind)

@@ -210,8 +210,9 @@ _ALL: Final = (
     ),
     ErrorCode(
         "response_restarted", (400,), _REQUEST,
-        "Another server process runs a [background response](background.md#when-a-process-ends) from the "
-        "start, so the events that the client has are void. This error is also possible in a stream.",
+        "Another server process goes on with a [background response](background.md#when-a-process-ends) from "
+        "a place before the last event that the client has, so what the client has is void. This error is "
+        "also possible in a stream.",
         "Discard the events, and stream the response again without `starting_after`.",
     ),
     ErrorCode(

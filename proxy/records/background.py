@@ -18,7 +18,8 @@ class BackgroundState(StrEnum):
 
     ``running``: a process runs it, or did so when the process died. ``released``: its process gave it up
     before its end, and any process may run it. ``ended``: no process runs it any more. This state
-    is final. A claim or a release is possible only while no call with an effect has started.
+    is final. A claim or a release is possible only if no other calls with effects have started than those
+    that it knows of.
     """
 
     RUNNING = "running"
@@ -60,10 +61,14 @@ class BackgroundRecord(Struct, frozen=True):
 
 
 class StartedEffect(Struct, frozen=True):
-    """A call with an effect that has started. ``is_known`` says whether its outcome is on record."""
+    """A call with an effect that has started, in a turn of a run. ``is_known`` says whether its outcome is on
+    record."""
 
     tool: str
     is_known: bool
+    id: str = ""
+    run_id: str = ""
+    turn: int = 0
 
 
 class BackgroundLog(Protocol):
@@ -95,18 +100,19 @@ class BackgroundLog(Protocol):
         At most a hundred are returned. Raise StoreError if the record cannot be read.
         """
 
-    async def claim_background(self, lease: Lease, run_id: str) -> bool:
+    async def claim_background(self, lease: Lease, run_id: str, effects: int = 0) -> bool:
         """Begin the next attempt in this process, under a new ``run_id``; return whether it began.
 
         It does not begin if the response is no orphan, has had another attempt since, is cancelled, or has
-        started an effect. Raise :class:`~proxy.base.errors.StoreError` if the outcome is unknown.
+        started another number of effects than ``effects``. Raise
+        :class:`~proxy.base.errors.StoreError` if the outcome is unknown.
         """
 
-    async def release_background(self, lease: Lease) -> bool:
+    async def release_background(self, lease: Lease, effects: int = 0) -> bool:
         """Give a response up, so that any process may run it; return whether it was given up.
 
-        It is not given up if it has started an effect, has ended, or has had another attempt. Raise
-        :class:`~proxy.base.errors.StoreError` if the outcome is unknown.
+        It is not given up if it has started another number of effects than ``effects``, has ended, or has had
+        another attempt. Raise :class:`~proxy.base.errors.StoreError` if the outcome is unknown.
         """
 
     async def end_background(self, lease: Lease) -> bool:

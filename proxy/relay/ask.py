@@ -10,6 +10,7 @@ from proxy.records.rows import Meter
 from proxy.relay.body import Body
 from proxy.relay.memory.idempotency import NO_ATTEMPT, Attempt
 from proxy.relay.memory.local import LocalResponses
+from proxy.relay.memory.steps import Steps
 from proxy.relay.nested import Nested
 from proxy.relay.offering.wanted import Wanted
 from proxy.relay.routing.router import Route, Router
@@ -83,7 +84,7 @@ class RequestOptions(Struct, frozen=True):
     ``wanted`` are the chosen tools, ``None`` if it chose none. ``history`` says whether the proxy looks up
     and remembers answers. ``attempt`` says whether the request repeats another one. ``asks_by_call`` says
     that the client declared the function through which the proxy asks for approvals. ``detached`` is set if
-    no client waits for the answer.
+    no client waits for the answer. ``steps`` are set if another process may go on with the run.
     """
 
     wanted: Wanted | None = None
@@ -92,6 +93,7 @@ class RequestOptions(Struct, frozen=True):
     attempt: Attempt = NO_ATTEMPT
     detached: Detached | None = None
     asks_by_call: bool = False
+    steps: Steps | None = None
 
 
 class Access(Struct, frozen=True):

@@ -29,6 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 TOOLS = '''
 import asyncio
 from pathlib import Path
+from secrets import token_hex
 from proxy.tools import Redaction, tool
 
 @tool(effect="read_only", timeout_s=120, redaction=Redaction(output=("done",)))
@@ -39,6 +40,11 @@ async def look() -> dict[str, bool]:
     while not Path("go").exists():
         await asyncio.sleep(0.01)
     return {"done": True}
+
+@tool(effect="read_only", redaction=Redaction(output=("seen",)))
+async def peek() -> dict[str, str]:
+    """Look at something that is another thing each time."""
+    return {"seen": token_hex(4)}
 
 @tool(effect="external_side_effect", redaction=Redaction(output=("done",)))
 async def strike() -> dict[str, bool]:
@@ -73,6 +79,7 @@ class Hosts:
     net: Network
     names: list[str]
     servers: list[ProxyProcess]
+    upstream: RawUpstream
 
     def die(self, how: str) -> None:
         """Let the first host die."""
@@ -94,7 +101,7 @@ async def hosts(folder: Path, script: Any) -> AsyncIterator[Hosts]:
     ):
         ports = [urlsplit(url).port or 0 for url in (postgres, redis, upstream.url)]
         record, events, models = [await net.forward(port) for port in ports]
-        made = Hosts(net, [], [])
+        made = Hosts(net, [], [], upstream)
         for _ in range(2):
             name, address = net.add_host()
             home = folder / name
@@ -102,7 +109,7 @@ async def hosts(folder: Path, script: Any) -> AsyncIterator[Hosts]:
             write_config(
                 home,
                 f"http://{net.gateway}:{models}/v1",
-                allow=("tools__look", "tools__strike"),
+                allow=("tools__look", "tools__peek", "tools__strike"),
                 more='[keys.alice]\nsecret = "env:ALICE"\n[limits]\nrequests = []\ntool_calls = []\n'
                 f'storage = "redis://{net.gateway}:{events}/0"\n[store]\nseal_key = "env:SEAL"\n'
                 f'url = "postgresql://postgres@{net.gateway}:{record}/postgres"\n',
@@ -116,6 +123,13 @@ async def hosts(folder: Path, script: Any) -> AsyncIterator[Hosts]:
             made.names.append(name)
             made.servers.append(await net.serve(name, home, env))
         yield made
+
+
+def turns_asked(upstream: RawUpstream) -> list[int]:
+    """Return the number of results in each request to the model, in the order of the requests."""
+    asked = [json.loads(request.body)["input"] for request in upstream.requests]
+    lists = [items if isinstance(items, list) else [] for items in asked]
+    return [sum(item.get("type") == "function_call_output" for item in items) for items in lists]
 
 
 def events_of(body: bytes) -> list[dict[str, Any]]:
@@ -158,10 +172,40 @@ async def test_a_reader_at_another_host_goes_on(tmp_path: Path, how: str) -> Non
     )
     numbers = [event["sequence_number"] for event in events]
     assert numbers == sorted(set(numbers))
-    assert numbers[-1] == 10**6 + len(events_of(again.body)) - 1
+    assert events_of(again.body) == events
     assert found.json["status"] == "completed"
     assert events[-1]["response"]["output"] == found.json["output"]
     assert events_of(again.body)[-1] == events[-1]
+
+
+@pytest.mark.parametrize("how", ["killed", "cut off"])
+async def test_a_run_goes_on_after_its_second_turn(tmp_path: Path, how: str) -> None:
+    """The first host dies in the third turn. The second one goes on with it: it asks the model for no turn
+    again, causes no effect again, and its reader gets each event once over the same connection."""
+    async with hosts(tmp_path, model("tools__strike", "tools__peek", "tools__look")) as both:
+        one, two = both.servers
+        response_id = (await one.ask(ASK, MINE, path="/v1/responses")).json["id"]
+        path = f"/v1/responses/{response_id}?stream=true"
+        async with two.sent(headers=MINE, method="GET", path=path) as reading:
+            answer = await reading.head()
+            pieces = reading.pieces(answer)
+            while b"response.in_progress" not in answer.body:
+                answer.body += await anext(pieces)
+            await has_looked(one)
+            both.die(how)
+            (two.folder / "go").touch()
+            async for piece in pieces:
+                answer.body += piece
+        again = await two.ask(headers=MINE, method="GET", path=path)
+        asked = turns_asked(both.upstream)
+    events = events_of(answer.body)
+    assert (answer.status, answer.clean, events[-1]["type"]) == (200, True, "response.completed")
+    assert events == events_of(again.body)
+    numbers = [event["sequence_number"] for event in events]
+    assert numbers == sorted(set(numbers))
+    assert (numbers[:2], numbers[-1] >= 10**6) == ([0, 1], True)
+    assert asked == [0, 1, 2, 3]
+    assert (tmp_path / "struck").read_text() == "x"
 
 
 @pytest.mark.parametrize("how", ["killed", "cut off"])
@@ -195,6 +239,7 @@ async def test_a_stream_is_resumed_at_another_host(tmp_path: Path, how: str) -> 
     assert last[-1]["type"] == "response.completed"
     assert "It is done." in json.dumps(last[-1]["response"]["output"])
     assert answers[-1].header("x-toolrelay-run") != run_id
+    assert turns_asked(both.upstream) == [0, 1, 2]
     assert (tmp_path / "struck").read_text() == "x"
 
 

@@ -100,7 +100,9 @@ async def test_what_has_started_an_effect_is_not_run_again(make_sql: Make, statu
     assert await dead.release_background(LEASE) is False
     await dead.aclose()
     assert await other.claim_background(LEASE, "run-2") is False
-    assert list(await other.started_effects("run-1")) == [StartedEffect(call.tool, status != "started")]
+    assert list(await other.started_effects("run-1")) == [
+        StartedEffect(call.tool, status != "started", "inv-1", "run-1", call.turn)
+    ]
     assert await other.end_background(LEASE) is True
     assert (await found(other)).state is BackgroundState.ENDED
     assert await other.background_request("resp_1") is None

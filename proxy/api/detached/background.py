@@ -7,8 +7,9 @@ or ends the response (:mod:`proxy.api.detached.take_over`).
 """
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 from uuid import uuid4
@@ -18,17 +19,19 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from proxy.api.detached.background_stream import BackgroundStream
-from proxy.api.detached.kept_states import KeptState, KeptStates, first_number, log_name
+from proxy.api.detached.checkpoints import Checkpoint
+from proxy.api.detached.kept_states import KeptState, KeptStates, log_name
 from proxy.api.detached.logs.event_log import EventLog, EventLogs
-from proxy.api.detached.messages import STOPPED, TOO_LONG, after_effects
+from proxy.api.detached.messages import NOT_CONTINUED, STOPPED, TOO_LONG, after_effects
 from proxy.api.detached.stored_request import StoredRequest
 from proxy.base.errors import NotOnRecord, RequestError, StoreError
 from proxy.http.rules import HeaderRules
 from proxy.json.splice import join_object, members
-from proxy.records.background import BackgroundRecord, Lease
+from proxy.records.background import BackgroundRecord, Lease, StartedEffect
 from proxy.relay.ask import Ask, Detached
 from proxy.relay.base import ClientStream
 from proxy.relay.body import Body
+from proxy.relay.memory.steps import Step, Steps, complete, uncovered
 from proxy.relay.run.job import Job
 from proxy.relay.starting.runs import Runs, StartedRun
 from proxy.store.base import Store
@@ -67,19 +70,43 @@ class BackgroundSettings(Struct, frozen=True):
     headers: HeaderRules = field(default_factory=HeaderRules)
 
 
+class EarlierAttempts(Struct, frozen=True):
+    """What is known of the attempts before: their runs, the last one first, the complete steps, and the calls
+    with effects that have started, ``own_effects`` of them in the last run."""
+
+    runs: Sequence[str] = ()
+    steps: Sequence[Step] = ()
+    effects: Sequence[StartedEffect] = ()
+    own_effects: int = 0
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether no effect would happen again if another attempt went on after the steps."""
+        return not uncovered(self.effects, self.runs, complete(self.steps))
+
+    @property
+    def kept(self) -> dict[int, int]:
+        """The number of the last event of each attempt that is part of the answer."""
+        return {step.place.attempt: step.place.last for step in self.steps}
+
+
+FIRST: Final = EarlierAttempts()
+
+
 class BackgroundRun(Struct, eq=False):
     """An attempt of a background response that runs in this process.
 
-    ``repeats`` is true if the request is stored, so that it can be run again. It may run for ``time_s``
-    seconds. ``lost`` is true once another
-    process owns the response; ``released`` is true once any process may take it.
+    ``steps`` are set if the request is stored, so that another process can go on with it or run it again. It
+    may run for ``time_s`` seconds. ``lost`` is true once another process owns the response; ``released`` is
+    true once any process may take it.
     """
 
     lease: Lease
     run_id: str
     caller: str
     stream: BackgroundStream
-    repeats: bool
+    steps: Steps | None
+    earlier: EarlierAttempts
     started: StartedRun
     time_s: float
     task: asyncio.Task[None] | None = None
@@ -155,14 +182,16 @@ class BackgroundRuns:
                 ) from error
         return self._begin(run)
 
-    async def run_again(self, ask: Ask, claimed: BackgroundRecord, time_s: float, takes_over: str) -> None:
+    async def run_again(
+        self, ask: Ask, claimed: BackgroundRecord, time_s: float, earlier: EarlierAttempts
+    ) -> None:
         """Run a response that this process has claimed, for at most ``time_s`` seconds.
 
-        ``takes_over`` is the id of the run that it replaces. Raises :class:`RequestError` and
+        It goes on after the steps of ``earlier`` attempts. Raises :class:`RequestError` and
         :class:`~proxy.base.errors.StoreError` as planning does.
         """
         with self._counted(claimed.caller):
-            run = await self._planned(ask, claimed, time_s, takes_over)
+            run = await self._planned(ask, claimed, time_s, earlier)
         self._begin(run)
 
     def has_room(self, caller: str) -> bool:
@@ -187,12 +216,12 @@ class BackgroundRuns:
         ask: Ask,
         record: BackgroundRecord,
         time_s: float,
-        takes_over: str = "",
+        earlier: EarlierAttempts = FIRST,
         *,
         repeats: bool = True,
     ) -> BackgroundRun:
         """Plan an attempt, bind its effects to its lease, and store its first state."""
-        lease = record.lease
+        lease, run_id, known = record.lease, ask.identity.run_id, earlier.steps
         resource = queued(record.id, ask.body.payload, record.asked_at)
         run: BackgroundRun
 
@@ -201,17 +230,24 @@ class BackgroundRuns:
 
         def changed() -> None:
             run.dirty = True
+            if not run.stream.resource["output"]:
+                self._keep(run)  # A reader who has nothing of the answer yet can go on with any attempt.
 
         def output(job: Job) -> ClientStream:
             job.tools.ledger.lease = lease
             return stream
 
-        stream = BackgroundStream(resource, EventLog(), changed, first_number(lease.attempt))
-        detached = Detached(record.id, record.asked_at, time_s, before_end, takes_over)
-        ask = replace(_foreground(ask), options=replace(ask.options, detached=detached))
+        numbers = known[0].place.attempt if known else lease.attempt
+        stream = BackgroundStream(resource, EventLog(), changed, numbers, again=bool(known))
+        checkpoint = Checkpoint(self._store, run_id, log_name(lease, record.caller))
+        steps = Steps(run_id, stream, checkpoint, known, lease.attempt) if repeats else None
+        detached = Detached(
+            record.id, record.asked_at, time_s, before_end, earlier.runs[0] if earlier.runs else ""
+        )
+        ask = replace(_foreground(ask), options=replace(ask.options, detached=detached, steps=steps))
         started = await self._runs.start(ask, output)
-        self._kept.put(lease, record.caller, KeptState(resource, ask.identity.run_id))
-        run = BackgroundRun(lease, ask.identity.run_id, record.caller, stream, repeats, started, time_s)
+        self._kept.put(lease, record.caller, KeptState(resource, run_id, kept=earlier.kept))
+        run = BackgroundRun(lease, run_id, record.caller, stream, steps, earlier, started, time_s)
         return run
 
     def _begin(self, run: BackgroundRun) -> BackgroundRun:
@@ -308,6 +344,8 @@ class BackgroundRuns:
             run.stream.cancel()
         elif run.stopped and not run.stream.ended and not run.lost:
             await self._stop(run)
+        elif run.steps is not None and run.steps.replaying and not run.lost:
+            await self._start_over(run)
         elif isinstance(error, TimeoutError):
             run.stream.fail(TOO_LONG)
         elif error is not None:
@@ -328,8 +366,9 @@ class BackgroundRuns:
     async def _stop(self, run: BackgroundRun) -> None:
         """Release a run to other processes; fail it if it has started an effect or cannot be released."""
         try:
-            run.released = run.repeats and await self._store.release_background(run.lease)
-            effects = () if run.released else await self._store.started_effects(run.run_id)
+            effects = await self._store.started_effects(run.run_id)
+            if run.steps is not None and not uncovered(effects, {run.run_id}, run.steps.complete):
+                run.released = await self._store.release_background(run.lease, len(effects))
         except StoreError:
             effects = ()
         if run.released:
@@ -337,6 +376,22 @@ class BackgroundRuns:
             self._log.info("background_run_released", response=run.id, run_id=run.run_id)
         else:
             run.stream.fail(after_effects(STOPPED, effects))
+
+    async def _start_over(self, run: BackgroundRun) -> None:
+        """Release a run that could not be continued to be run from the start; fail it if it has had an
+        effect."""
+        earlier = run.earlier
+        Checkpoint(self._store, run.run_id, log_name(run.lease, run.caller)).void()
+        run.stream.drop(run.lease.attempt)
+        self._log.warning("background_run_not_continued", response=run.id, run_id=run.run_id)
+        had_effects = bool(earlier.effects) or any(step.effects.caused for step in earlier.steps)
+        with contextlib.suppress(StoreError):
+            if not had_effects and await self._store.wait_until_visible(_END_AGAIN_S):
+                run.released = await self._store.release_background(run.lease)
+        if run.released:
+            run.stream.release()
+        else:
+            run.stream.fail(after_effects(NOT_CONTINUED, earlier.effects))
 
     async def _close(self, run: BackgroundRun) -> None:
         """End the response on record, unless another process owns it."""
@@ -359,7 +414,7 @@ class BackgroundRuns:
     @staticmethod
     def state(run: BackgroundRun) -> KeptState:
         """Return the progress of a run of this process."""
-        return KeptState(run.stream.resource, run.run_id, run.stream.leading)
+        return KeptState(run.stream.resource, run.run_id, run.stream.leading, run.earlier.kept)
 
     async def drain(self, timeout_s: float) -> None:
         """Wait up to ``timeout_s`` seconds for the responses to end. Release the rest to other processes, or

@@ -1,7 +1,8 @@
 """Read and cancel background responses, whichever process runs them.
 
-A client never gets a mixture of two attempts. A client that has seen nothing of an answer continues with the
-next attempt. A client that has seen part of an earlier attempt gets an error that asks it to start over.
+A client never gets a mixture of two attempts. The next attempt has the same events up to its last complete
+step, so a client that has seen no more than these goes on after them. So does a client that has seen nothing
+of an answer. Any other client gets an error that asks it to start over.
 A client whose events cannot be read any more gets the whole response in the last event.
 """
 
@@ -34,6 +35,8 @@ from proxy.wires.stream.sse import encode_event
 
 _LOOK_AGAIN_S: Final = 0.5
 """Seconds between two looks at the record, if no log says how a response goes on."""
+_LOOKS: Final = 10
+"""The most looks for the first state of an attempt."""
 _SILENT_S: Final = 2.0
 """Seconds without an event after which the record is asked whether another process runs the response."""
 _UNSEEN_S: Final = 5.0
@@ -141,7 +144,7 @@ class BackgroundReader:
         record = await self._store.find_background(response_id, caller)
         if record is None:
             return False
-        if not await self._can_continue(record.lease, caller, after):
+        if await self._goes_on_after(record.lease, caller, after) is None:
             raise _restarted()
         if after >= 0 or record.state is not BackgroundState.ENDED:
             return True
@@ -152,12 +155,33 @@ class BackgroundReader:
             return await self._store.find_response(response_id, caller) is None
         return True
 
-    async def _can_continue(self, lease: Lease, caller: str, seen: int) -> bool:
-        """Return whether a client that has seen the events up to ``seen`` can continue with an attempt."""
-        if seen < 0 or attempt_of(seen) >= lease.attempt:
-            return True
-        earlier = await self._kept.find(Lease(lease.response_id, attempt_of(seen)), caller)
-        return earlier is not None and seen < first_number(attempt_of(seen)) + earlier.leading
+    async def _goes_on_after(self, lease: Lease, caller: str, seen: int) -> int | None:
+        """Return the number after which a client that has seen the events up to ``seen`` goes on with an
+        attempt.
+
+        It is ``seen`` if the attempt has the same events, and before its first event if the client has seen
+        nothing of an answer. Otherwise its events are void: ``None``.
+        """
+        number = attempt_of(seen)
+        if seen < 0 or number >= lease.attempt:
+            return seen
+        state = await self._begun_state(lease, caller)
+        if state is not None and seen <= state.kept.get(number, -1):
+            return seen
+        earlier = await self._kept.find(Lease(lease.response_id, number), caller)
+        if earlier is not None and seen < first_number(number) + earlier.leading:
+            return first_number(lease.attempt) - 1
+        return None
+
+    async def _begun_state(self, lease: Lease, caller: str) -> KeptState | None:
+        """Return the progress of an attempt that another process may just have claimed."""
+        if (run := self._runs.local_run(lease.response_id, caller)) is not None and run.lease == lease:
+            return self._runs.state(run)
+        for _ in range(_LOOKS):
+            if (state := await self._kept.find(lease, caller)) is not None:
+                return state
+            await asyncio.sleep(_LOOK_AGAIN_S)
+        return None
 
     async def events(self, response_id: str, caller: str, after: int) -> AsyncIterator[bytes]:
         """Yield the events of a response with numbers above ``after``, until it ends.
@@ -168,12 +192,15 @@ class BackgroundReader:
         """
         follower = _Follower(after, self._runs.settings.keepalive_s)
         while (lease := await self._lease(response_id, caller)) is not None:
-            if not (follower.only_leads or await self._can_continue(lease, caller, follower.seen)):
+            goes_on_after = await self._goes_on_after(lease, caller, follower.seen)
+            if goes_on_after is None and follower.only_leads:
+                goes_on_after = first_number(lease.attempt) - 1
+            if goes_on_after is None:
                 said = _restarted()
                 number = follower.seen + 1
                 yield error_event(said.message, type=said.type, code=said.code, sequence_number=number)
                 return
-            follower.begin(lease.attempt)
+            follower.begin(goes_on_after)
             async for event in self._of_attempt(lease, caller, follower):
                 yield event
             if follower.ended:
@@ -238,11 +265,11 @@ class _Follower:
         self._leads = False
         self._told = time.monotonic()
 
-    def begin(self, attempt: int) -> None:
-        """Go on with an attempt. A client that has seen leading events of an earlier attempt does not get
-        them again; they contain nothing of the answer."""
-        if self.seen >= 0 and attempt_of(self.seen) < attempt:
-            self.seen, self._leads = first_number(attempt) - 1, True
+    def begin(self, after: int) -> None:
+        """Go on after an event. A client that has seen leading events of another attempt does not get them
+        again; they contain nothing of the answer."""
+        if after != self.seen:
+            self.seen, self._leads = after, True
 
     def takes(self, number: int, event: bytes) -> bool:
         """Return whether the client gets an event of the attempt."""

@@ -4,15 +4,18 @@ Source: OpenAI's guide "Background mode": events have a ``sequence_number``, and
 ``background: true`` and a status that is ``queued`` at first.
 """
 
+import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
 import orjson
 
-from proxy.api.detached.logs.event_log import EventLog
+from proxy.api.detached.kept_states import first_number
+from proxy.api.detached.logs.event_log import Event, EventLog
 from proxy.http.headers import Headers
 from proxy.http.rules import media_type
 from proxy.relay.base import ClientStream, NoClientStream
+from proxy.relay.memory.steps import Place
 from proxy.wires.responses.dialect import RESPONSES
 from proxy.wires.stream.sse import END_MARK, KEEP_ALIVE, SSEEvent, SSEParser, encode_event
 
@@ -53,17 +56,28 @@ class BackgroundStream(NoClientStream):
     it could not find the response.
 
     ``resource`` is the response so far, with an ``id`` that the proxy made. ``changed`` is called when
-    ``resource`` changes. ``log`` gets the events; their numbers begin at ``first_number``. The first
-    ``leading`` events contain nothing of the answer.
+    ``resource`` changes. ``log`` gets the events, with numbers of the range of ``attempt``. The first
+    ``leading`` events contain nothing of the answer. With ``again`` the stream is written again, so it is
+    held until :meth:`go_live`; this is a :class:`~proxy.relay.memory.steps.StepOutput`.
     """
 
     def __init__(
-        self, resource: dict[str, Any], log: EventLog, changed: Callable[[], None], first_number: int = 0
+        self,
+        resource: dict[str, Any],
+        log: EventLog,
+        changed: Callable[[], None],
+        attempt: int = 1,
+        *,
+        again: bool = False,
     ) -> None:
         super().__init__()
         self.resource = resource
         self.leading = 0
-        self._first = first_number
+        self._attempt = attempt
+        self._first = self._next = first_number(attempt)
+        self._held: list[Event] | None = [] if again else None
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._shown = -1
         self.log = log
         self._changed = changed
         self._output: list[Any] = []
@@ -74,7 +88,6 @@ class BackgroundStream(NoClientStream):
         """The whole response, and its last event with its number, before :meth:`finish`."""
         self._last: tuple[int, bytes] | None = None
         self._status = 0
-        self._next = first_number
 
     @property
     def ended(self) -> bool:
@@ -98,8 +111,27 @@ class BackgroundStream(NoClientStream):
             self._take(event)
         return None
 
+    def place(self) -> Place:
+        return Place(self._attempt, self._shown, self._digest.hexdigest())
+
+    def number_as(self, attempt: int) -> None:
+        moved = first_number(attempt) - first_number(self._attempt)
+        self._attempt = attempt
+        self._first += moved
+        self._next += moved
+
+    def go_live(self) -> None:
+        held, self._held = self._held, None
+        for number, event in held or ():
+            self.log.put(number, event)
+
+    def drop(self, attempt: int) -> None:
+        """Drop what was written again: an attempt could not go on with it."""
+        self.number_as(attempt)
+        self._end, self._held = None, None
+
     def finish(self) -> None:
-        if self.ended:
+        if self.ended or self._held is not None:
             return
         if self._end is None:
             self.fail(self._error or _error_in(bytes(self._body)) or _unreadable(self._status))
@@ -183,7 +215,15 @@ class BackgroundStream(NoClientStream):
         if resource is not self.resource:
             self.resource = resource
             self._changed()
-        self.log.put(number, raw)
+        self._put(number, raw)
+
+    def _put(self, number: int, event: bytes) -> None:
+        self._shown = number
+        self._digest.update(b"%d %d " % (number, len(event)) + event)
+        if self._held is not None:
+            self._held.append((number, event))
+        else:
+            self.log.put(number, event)
 
     def _number(self, given: Any) -> int:
         """Return the number of an event: the upstream's, or the next one if readers could not use that.

@@ -3,6 +3,7 @@
 Each attempt has its own range of event numbers, so the number of an event tells its attempt.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
@@ -37,12 +38,14 @@ class KeptState(Struct, frozen=True):
     """The progress of an attempt.
 
     ``resource`` is the response so far, and ``run_id`` the run of the attempt. ``leading`` counts the first
-    events that contain nothing of the answer.
+    events that contain nothing of the answer. ``kept`` are the earlier attempts that it
+    goes on with, each with the number of the last event that is also one of this attempt.
     """
 
     resource: dict[str, Any]
     run_id: str
     leading: int = 0
+    kept: Mapping[int, int] = {}
 
 
 class KeptStates:
@@ -54,6 +57,7 @@ class KeptStates:
     def put(self, lease: Lease, caller: str, state: KeptState) -> None:
         """Queue a state for storing; it replaces the attempt's earlier state."""
         kept = {"resource": state.resource, "run": state.run_id, "leading": state.leading}
+        kept["kept"] = [*state.kept.items()]
         # What the last version reads: that it finds no events on record.
         kept |= {"pieces": 0, "full": True}
         text = orjson.dumps(kept).decode()
@@ -67,7 +71,7 @@ class KeptStates:
         if found is None:
             return None
         kept = orjson.loads(found.content)
-        return KeptState(kept["resource"], kept["run"], kept.get("leading", 0))
+        return KeptState(kept["resource"], kept["run"], kept.get("leading", 0), dict(kept.get("kept", ())))
 
 
 def _key(lease: Lease) -> str:

@@ -6,10 +6,12 @@ from typing import Final
 from proxy.records.background import StartedEffect
 
 DIED: Final = "The server process that ran this response ended before the response was finished."
+NOT_CONTINUED: Final = f"{DIED} Another one could not continue it, because its configuration differs."
 STOPPED: Final = "The server was stopped before the response was finished."
 RESTARTED: Final = (
-    "Another server process runs this response from the start, so the events that you have are void. Discard "
-    "them, and retrieve the response with stream=true and without starting_after."
+    "Another server process goes on with this response from a place before your last event, so the events "
+    "that you have are void. Discard them, and retrieve the response with stream=true and without "
+    "starting_after."
 )
 _MOST_NAMED: Final = 5
 

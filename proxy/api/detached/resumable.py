@@ -15,12 +15,15 @@ import orjson
 from msgspec import Struct
 from multidict import istr
 
+from proxy.api.detached.checkpoints import Checkpoint, find_steps
 from proxy.api.detached.logs.event_log import Event, EventLog, EventLogs, LogGone, LogReader
-from proxy.base.errors import RequestError
+from proxy.base.errors import RequestError, StoreError
 from proxy.http.headers import Headers
 from proxy.http.own_headers import RESUME
 from proxy.http.secrets import Secrets
+from proxy.relay.ask import Identity
 from proxy.relay.base import ClientStream
+from proxy.relay.memory.steps import AnyOutput, Step, Steps
 from proxy.relay.starting.runs import StartedRun
 from proxy.server.messages.heads.head import Head
 from proxy.store.base import Store
@@ -171,9 +174,11 @@ class _Run(Struct, eq=False):
 class ResumableRuns:
     """The runs that can be resumed. One per process."""
 
-    def __init__(self, logs: EventLogs, store: Store, keep_s: float) -> None:
+    def __init__(self, logs: EventLogs, store: Store, keep_s: float, *, keeps: bool = True) -> None:
         """Create the registry. ``keep_s``: seconds that a run continues without a client, and is kept after
-        its end."""
+        its end. ``keeps`` says whether the record keeps content, so that another process can go on with a
+        run."""
+        self._keeps = keeps
         self._logs = logs
         self._store = store
         self._keep_s = keep_s
@@ -187,6 +192,22 @@ class ResumableRuns:
                 "This server does not resume streams (tools.resume_s is 0). Leave x-toolrelay-resume out.",
                 param=RESUME,
             )
+
+    async def steps(self, identity: Identity, request: bytes, goes_on: str) -> Steps | None:
+        """Return the steps of a new run, which goes on with the run ``goes_on`` if its steps are on record;
+        ``None`` if none are kept."""
+        if not self._keeps:
+            return None
+        known: Sequence[Step] | None = None
+        if goes_on:
+            with contextlib.suppress(StoreError):  # Then it is run from the start.
+                known = await find_steps(self._store, _steps_name(goes_on, identity.caller, request))
+        log = Checkpoint(self._store, identity.run_id, _steps_name(identity.run_id, identity.caller, request))
+        return Steps(identity.run_id, AnyOutput(), log, known or ())
+
+    def void_steps(self, identity: Identity, request: bytes, run_id: str) -> None:
+        """Let nobody go on with a run whose steps could not be done again."""
+        Checkpoint(self._store, run_id, _steps_name(run_id, identity.caller, request)).void()
 
     def keep(self, client: ClientStream, run_id: str, caller: str, request: bytes) -> KeptStream:
         """Return a stream to a client, which may leave and come back; ``request`` is its
@@ -345,6 +366,11 @@ def _unknown_run() -> RequestError:
         "when its process ended, or another process has it that shares no Redis with this one. Send the "
         "request again with x-toolrelay-resume: on.",
     )
+
+
+def _steps_name(run_id: str, caller: str, request: bytes) -> str:
+    """Return the name of a run's steps; no other caller or request has it."""
+    return f"{_log_name(run_id, caller)} {request.hex()}"
 
 
 def _log_name(run_id: str, caller: str) -> str:

@@ -1,27 +1,29 @@
-"""Find responses that no process runs; run them again, or end them with the reason why they failed.
+"""Find responses that no process runs; go on with them, or end them with the reason why they failed.
 
-A response is run again only if no call with an effect had started, its caller would still be admitted, and
-its time limit has not passed. Each process looks for such responses; the record gives each response to only
-one of them. A request that kills its process could kill all processes, so it is run again at most twice
-after a death.
+A response goes on after its last complete step, or from the start if it has none. It does so only if no call
+with an effect had started since, its caller would still be admitted, and its time limit has not passed. Each
+process looks for such responses; the record gives each response to only one of them. A request that kills its
+process could kill all processes, so it is run again at most twice after a death.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NoReturn
 
 import structlog
 from msgspec.structs import replace
 
-from proxy.api.detached.background import BackgroundRuns
+from proxy.api.detached.background import BackgroundRuns, EarlierAttempts
 from proxy.api.detached.background_stream import ENDED
-from proxy.api.detached.kept_states import KeptState, KeptStates
+from proxy.api.detached.checkpoints import find_steps
+from proxy.api.detached.kept_states import KeptState, KeptStates, log_name
 from proxy.api.detached.messages import DIED, STOPPED, TOO_LONG, after_effects, failure, too_many_deaths
 from proxy.api.detached.stored_request import StoredRequest, read_request
 from proxy.base.errors import RequestError, StoreError
 from proxy.net.keep_running import keep_running
-from proxy.records.background import BackgroundRecord, BackgroundState
+from proxy.records.background import BackgroundRecord, BackgroundState, Lease
 from proxy.relay.ask import Ask
+from proxy.relay.memory.steps import Step, complete
 from proxy.store.base import Store
 from proxy.wires.responses.resource import queued
 
@@ -102,8 +104,9 @@ class TakeOver:
         if record.cancelled:
             await self._end(record, "cancelled")
             return
-        if effects := await self._store.started_effects(record.run_id):
-            await self._fail(record, after_effects(self._cause(record), effects))
+        earlier = await self._earlier(record)
+        if not earlier.can_go_on:
+            await self._fail(record, after_effects(self._cause(record), earlier.effects))
             return
         left_s = record.asked_at + self._runs.settings.time_s - self._store.now()
         if left_s < _LEAST_S:
@@ -113,14 +116,34 @@ class TakeOver:
             await self._fail(record, too_many_deaths(record.deaths + 1))
             return
         if self._runs.has_room(record.caller):
-            await self._run_again(record, left_s)
+            await self._run_again(record, left_s, earlier)
+
+    async def _earlier(self, record: BackgroundRecord) -> EarlierAttempts:
+        """Return the last complete steps of a response, and what its runs did."""
+        found: Sequence[Step] | None = None
+        for attempt in range(record.attempt, 0, -1):
+            lease = Lease(record.id, attempt)
+            found = await find_steps(self._store, log_name(lease, record.caller))
+            if found is not None:
+                break
+            state = await self._kept.find(lease, record.caller)
+            if state is not None and not state.kept:
+                break  # It began from the start, so the steps before it are void.
+        runs, effects = [record.run_id], list(await self._store.started_effects(record.run_id))
+        own = len(effects)
+        while len(runs) < record.attempt and (detail := await self._store.get_run(runs[-1])) is not None:
+            if not detail.run.takes_over:
+                break
+            runs.append(detail.run.takes_over)
+            effects += await self._store.started_effects(runs[-1])
+        return EarlierAttempts(runs, found or (), effects, own)
 
     @staticmethod
     def _cause(record: BackgroundRecord) -> str:
         """Return the message about what happened to the last process that ran a response."""
         return DIED if record.state is BackgroundState.RUNNING else STOPPED
 
-    async def _run_again(self, record: BackgroundRecord, left_s: float) -> None:
+    async def _run_again(self, record: BackgroundRecord, left_s: float, earlier: EarlierAttempts) -> None:
         data = await self._store.background_request(record.id)
         if data is None:
             return  # It has ended meanwhile.
@@ -132,31 +155,39 @@ class TakeOver:
         try:
             ask = await self._ask_again(request)
         except RequestError as error:
-            await self._refused(record, error, self._cause(record))
+            await self._refused(record, error, self._cause(record), earlier.own_effects)
             return
         run_id = ask.identity.run_id
         # This counts as an attempt from here on, because planning too may kill the process.
-        if not await self._store.claim_background(record.lease, run_id):
+        if not await self._store.claim_background(record.lease, run_id, earlier.own_effects):
             return
         claimed = replace(record, run_id=run_id, attempt=record.attempt + 1, state=BackgroundState.RUNNING)
         claimed = replace(claimed, orphaned_at=None)
         resource = queued(record.id, ask.body.payload, record.asked_at)
-        self._kept.put(claimed.lease, record.caller, KeptState(resource, run_id))
+        self._kept.put(claimed.lease, record.caller, KeptState(resource, run_id, kept=earlier.kept))
         try:
-            await self._runs.run_again(ask, claimed, left_s, takes_over=record.run_id)
+            await self._runs.run_again(ask, claimed, left_s, earlier)
         except RequestError as error:
             await self._refused(claimed, error, self._cause(record))
             return
         except StoreError:
             await self._store.release_background(claimed.lease)
             raise
-        self._report("taken_over", record, attempt=claimed.attempt, by=run_id)
+        self._report(
+            "taken_over",
+            record,
+            attempt=claimed.attempt,
+            by=run_id,
+            turns=max(complete(earlier.steps).turns, 0),
+        )
 
-    async def _refused(self, record: BackgroundRecord, error: RequestError, what: str) -> None:
+    async def _refused(
+        self, record: BackgroundRecord, error: RequestError, what: str, effects: int = 0
+    ) -> None:
         """Fail a response whose request is refused; if it may work later, let any process try it then."""
         if error.status in _LATER:
             if record.orphaned_at is None and record.state is BackgroundState.RUNNING:
-                await self._store.release_background(record.lease)
+                await self._store.release_background(record.lease, effects)
             return
         await self._fail(record, failure(f"{what} The request cannot be run again: {error.message}"))
 

@@ -224,6 +224,7 @@ class Generate:
         resumable, caller = self._resumable, ask.identity.caller
         resumable.check()
         request = same_request(context.target.path, ask.body.raw)
+        goes_on = ""
         if (run_id := context.request.head[resume_of]) != "on":
             context.facts.run_id = run_id[:100]
             client = self._clients.open(context, caller)
@@ -233,8 +234,15 @@ class Generate:
             except RequestError as error:
                 if error.status != 404 or not await resumable.was_interrupted(run_id, caller):
                     raise
-            # Its process died. A new run of the same request repeats no effect.
-        return await self._run(context, ask, request=request)
+            # Its process died. A new run of the same request goes on with it, and repeats no effect.
+            goes_on = run_id
+        steps = await resumable.steps(ask.identity, request, goes_on)
+        ask = replace(ask, options=replace(ask.options, steps=steps))
+        try:
+            return await self._run(context, ask, request=request)
+        finally:
+            if steps is not None and steps.replaying:
+                resumable.void_steps(ask.identity, request, goes_on)
 
     async def _run(
         self, context: Context, ask: Ask, job: Job | None = None, *, request: bytes = b""

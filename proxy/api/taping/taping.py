@@ -280,7 +280,9 @@ class Taping:
             order = self.captures.take(job.identity.caller)
         if not kept and order is None:
             return None
-        tape = RunTape(job.identity.run_id, self._room, Draws(self.again))
+        steps = job.client.ask.options.steps
+        draws = Draws(self.again) if steps is None else steps.draws
+        tape = RunTape(job.identity.run_id, self._room, draws)
         running = _Running(job, client, tape, self._keep, kept=kept, order=order)
         running.within.enter_context(drawing(tape.draws))
         running.within.callback(self._running.reset, self._running.set(running))

@@ -131,7 +131,7 @@ def _detached_runs(
     processes."""
     config, store, hooks = services.config, services.store, services.instruments.hooks
     background = BackgroundRuns(runs, store, logs, _background_settings(config), hooks.run_context)
-    resumable = ResumableRuns(logs, store, config.tools.resume_s)
+    resumable = ResumableRuns(logs, store, config.tools.resume_s, keeps=config.store.content != "none")
     others = tuple(dict.fromkeys(one.dialect.wire for one in built_in_wires().values()))
     ask_again = StoredAskBuilder(
         wire,

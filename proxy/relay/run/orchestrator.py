@@ -7,10 +7,12 @@ client sees, and the editor what the upstream gets. Nothing here knows a wire.
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 
 from msgspec.structs import replace
 
+from proxy.base.chance import drawing
 from proxy.base.errors import NotOnRecord, UpstreamError, WireError
 from proxy.base.events import ToolCall
 from proxy.http.own_headers import LEFT_OUT, RESTORED
@@ -79,13 +81,18 @@ class Orchestrator:
         In every case the client gets a whole answer or an error that it can read. The run is always closed
         in the record, even if the client has gone (rule E4).
         """
+        ask = job.client.ask
         tape = self._journal.tape(job, client)
-        if tape is None:
+        if tape is None and ask.options.steps is None and ask.nested is None:
             return await self._serve(job, client)
         try:
-            await self._serve(job, tape.client)
+            # What an agent's run draws belongs to that run alone.
+            steps = ask.options.steps
+            with nullcontext() if tape else drawing(steps.draws if steps else None):
+                await self._serve(job, tape.client if tape else client)
         finally:
-            tape.finish()
+            if tape is not None:
+                tape.finish()
 
     async def _serve(self, job: Job, client: ClientStream) -> None:
         state = self._begin(job, client, self._journal.now())
@@ -219,19 +226,29 @@ class Orchestrator:
             await self._ending.wait(job, state)
             return "suspended", None
         await note_earlier(job)
-        command = state.run.start()
+        command, steps = state.run.start(), job.client.ask.options.steps
+        if steps is not None:
+            steps.begin(job.tools.ledger, keeps=job.keeps)
         while True:
             if self._commits.crowded:
                 await self._wait_for_room(state)
             match command:
                 case CallModel():
                     command = await self._turns.call(job, state, command)
+                    if steps is not None and steps.replaying:
+                        state.outcome.turns_told = state.run.turn.number  # Another process has told it.
                     self._journal.turn_ended(job, state)
                     _tell_usage(job, state)
+                    if steps is not None and isinstance(command, RunTools | AskApproval):
+                        steps.answered(job.tools.ledger, job.upstream.route.served.secrets)
                 case AskApproval():
                     command = await self._tools.ask_approval(job, state, command)
                 case RunTools():
                     command = await self._tools.run(job, state, command)
+                    if steps is not None and isinstance(command, CallModel):
+                        if steps.replaying:
+                            state.usage.was_reported(state.run)
+                        steps.called(job.tools.ledger, state.run.agents.counts)
                 case Suspend():
                     await _before_end(job)
                     if state.turn.approvals:
@@ -364,5 +381,9 @@ def _prepare(job: Job, *, adds_usage: bool) -> None:
 
 
 def _tell_usage(job: Job, state: State) -> None:
+    steps = job.client.ask.options.steps
+    if steps is not None and steps.replaying:
+        state.usage.was_reported(state.run)
+        return
     answered = bool(state.turn.first_chunk_at or state.run.turn.ended)
     state.usage.report(state.run, job.upstream.editor.render, state.turn.events, answered=answered)

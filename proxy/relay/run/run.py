@@ -128,6 +128,11 @@ class AgentUse(Struct):
     tokens: int = 0
     cost: int = 0
 
+    @property
+    def counts(self) -> tuple[int, int, int, int]:
+        """All four in this order, as another process needs them to go on with the run."""
+        return self.turns, self.calls, self.tokens, self.cost
+
 
 def _never(call: ToolCall, turn: int) -> bool:
     return False

@@ -15,6 +15,7 @@ from proxy.base.events import RUN_PROGRAM, SEARCH_TOOLS, ToolCall, ToolProgress,
 from proxy.records.result_for_model import Hole
 from proxy.records.rows import ToolEffect
 from proxy.relay.base import RunEvents, RunSettings
+from proxy.relay.memory.steps import NotContinued, RecordedCalls
 from proxy.relay.offering.narrowing import offered_only
 from proxy.relay.offering.offer import Offer, guarded_names
 from proxy.relay.run.approver import Approver
@@ -31,12 +32,12 @@ from proxy.relay.run.hosted.sources import image_source
 from proxy.relay.run.job import Job
 from proxy.relay.run.keepalive import Notifier, with_keepalive
 from proxy.relay.run.parents import Parents, can_hold_turn, has_runs
-from proxy.relay.run.run import AskApproval, CallModel, Command, RunTools
+from proxy.relay.run.run import AgentUse, AskApproval, CallModel, Command, RunTools
 from proxy.relay.run.state import State
 from proxy.relay.run_memory import RunMemory
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.spec import ToolSpec
-from proxy.tools.running.runner import Runner
+from proxy.tools.running.runner import OnDone, OnProgress, OnStart, Runner
 from proxy.tools.searching.listing import Searches
 from proxy.wires.client_port import Trace
 from proxy.wires.hosted.forms import CallForm
@@ -77,6 +78,8 @@ class ToolCalls:
 
         The client's connection is kept alive meanwhile.
         """
+        if (steps := job.client.ask.options.steps) is not None and steps.replaying:
+            return state.run.decided(frozenset())  # The recorded calls say which ran.
         refused = await self._check(job, state, state.run.turn.undecided or RunTools(command.calls))
         over = {result.call_id for result in refused}
         calls = [_bound(state, call) for call in command.calls if call.call_id not in over]
@@ -117,8 +120,13 @@ class ToolCalls:
 
         Return the run's next command, after the run got the results.
         """
-        run, output = state.run, state.output
-        if refused := await self._check(job, state, command):
+        run, output, steps = state.run, state.output, job.client.ask.options.steps
+        again = None if steps is None else steps.calls_again()
+        if again is not None:
+            ran = {shown.index for shown in again.shown}
+            left = tuple(call for call in command.calls if call.index in ran)
+            command = structs.replace(command, calls=left, refused=tuple(again.refused))
+        elif refused := await self._check(job, state, command):
             over = {result.call_id for result in refused}
             left = tuple(call for call in command.calls if call.call_id not in over)
             command = structs.replace(command, calls=left, refused=(*command.refused, *refused))
@@ -132,21 +140,47 @@ class ToolCalls:
         if any(call.name == RUN_PROGRAM or _has_effect(state.tools.catalog.get(call.name)) for call in calls):
             state.tools.effects = True
             self._idempotency.caused(job.continuity.repeat_key, job.tools.ledger)
+        if again is not None:
+            results = self._show_again(state, shown, again, calls)
+        else:
+            results = await self._run_calls(job, state, command, calls, shown)
+        if state.tools.offer.deferred.tools:
+            _show_found(job, state, calls, results)
+        shown.all_finished()
+        await shown.show(False)
+        results = [limited(state, call, result) for call, result in zip(calls, results, strict=True)]
+        noted = note_found(job, state, zip(command.calls, results, strict=True))
+        return self._take_results(job, state, [*noted, *command.refused])
+
+    async def _run_calls(
+        self, job: Job, state: State, command: RunTools, calls: Sequence[ToolCall], shown: "_ShownCalls"
+    ) -> list[ToolResult]:
+        """Run calls and keep the stream alive; return their results in the order of the calls."""
+        run, output, steps = state.run, state.output, job.client.ask.options.steps
         policy = self._offered_only(job, state, calls)
         context = state.tools.context.at_turn(run.turn.number)
         if state.tools.offer.shown.hosted:
             context = structs.replace(context, images=image_source(job, state, self._items))
+        nested = job.client.ask.nested
+        on_start: OnStart = shown.started if nested is None else nested.watch.call_started
+        on_progress: OnProgress | None = shown.progressed if shown.shows_progress else None
+        on_done: OnDone = partial(self._done, state, shown)
+        if steps is not None:
+            if state.tools.effects:
+                # Whoever finds an effect on record must also find the turn that it belongs to.
+                await with_keepalive(steps.settled(), self._settings.keepalive_s, output.keep_alive)
+            notes = steps.calling(command.refused)
+            on_start, on_done = notes.started(on_start), notes.done(on_done)
+            on_progress = None if on_progress is None else notes.progressed(on_progress)
         work = self._runner.run_many(
             calls,
             context,
             policy=policy,
             budget_s=run.seconds_left,
             parallel=self._settings.parallel,
-            on_start=shown.started
-            if job.client.ask.nested is None
-            else job.client.ask.nested.watch.call_started,
-            on_progress=shown.progressed if shown.shows_progress else None,
-            on_done=lambda call, result: self._done(state, shown, call, result),
+            on_start=on_start,
+            on_progress=on_progress,
+            on_done=on_done,
             approved=command.approved,
             granted=state.turn.granted,
         )
@@ -158,13 +192,28 @@ class ToolCalls:
         else:
             with self._searching(state):
                 results = await running
-        if state.tools.offer.deferred.tools:
-            _show_found(job, state, calls, results)
-        shown.all_finished()
-        await shown.show(False)
-        results = [limited(state, call, result) for call, result in zip(calls, results, strict=True)]
-        noted = note_found(job, state, zip(command.calls, results, strict=True))
-        return self._take_results(job, state, [*noted, *command.refused])
+        return results
+
+    def _show_again(
+        self, state: State, shown: "_ShownCalls", again: RecordedCalls, calls: Sequence[ToolCall]
+    ) -> list[ToolResult]:
+        """Show calls as they were shown before; return their recorded results in the order of the calls."""
+        by_index = {call.index: call for call in calls}
+        results: dict[int, ToolResult] = {}
+        for note in again.shown:
+            if (call := by_index.get(note.index)) is None:
+                raise NotContinued("the recorded calls are not those of the turn")
+            if note.result is not None:
+                results[note.index] = note.result
+                self._done(state, shown, call, note.result)
+            elif note.progress is not None:
+                shown.progressed(call, note.progress)
+            else:
+                shown.started(call, note.arguments)
+        if len(results) < len(calls):
+            raise NotContinued("a recorded call has no result")
+        state.run.agents = AgentUse(*again.agents)
+        return [results[call.index] for call in calls]
 
     def _done(self, state: State, shown: "_ShownCalls", call: ToolCall, result: ToolResult) -> None:
         """Count what a call cost, and show its result."""

@@ -20,6 +20,12 @@ class RunUsage:
         self._reported = (0, 0)
         self.is_limited = meter is not None and meter.counts_usage
 
+    def was_reported(self, run: Run) -> None:
+        """Note that another process has reported what was used so far."""
+        if run.turn.usage is not None:
+            run.count_usage()
+        self._reported = (run.spent_tokens, run.spent_cost)
+
     def report(self, run: Run, body: Callable[[], bytes], events: int, *, answered: bool) -> None:
         """Report to the meter what was used since the last report, including that of a broken turn.
 

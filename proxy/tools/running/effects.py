@@ -48,7 +48,7 @@ def claim_of(invocation: Invocation, effect: str) -> EffectClaim:
     """
     context = invocation.context
     request = context.ledger.request
-    place = f"place:{context.run_id}:{context.turn}:{invocation.call.index}"
+    place = f"place:{context.ledger.root or context.run_id}:{context.turn}:{invocation.call.index}"
     if not effect or request is None:
         approval = invocation.approval
         approved = "" if approval is None else approval.consumed_approval

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -86,16 +86,27 @@ class ServedRequest(Struct, frozen=True):
     is_known: bool = False
 
 
+class KnownEffects(Struct, frozen=True):
+    """What a run knows of effects and of untrusted texts; see :class:`RunLedger`."""
+
+    untrusted: Mapping[str, int] = {}
+    answered: Sequence[str] = ()
+    caused: Sequence[str] = ()
+    numbers: Mapping[str, int] = {}
+
+
 class RunLedger:
     """The calls of one run, by place (turn, seq) and by effect. Belongs to one event loop.
 
     ``request`` is the client's request, if repeats of it are to be recognised. ``caused`` has the ids of the
     executions whose effects the model knows from this run and its repeats. ``lease`` is the lease of the
-    background response that the run belongs to; ``None`` for any other run.
+    background response that the run belongs to; ``None`` for any other run. ``root`` is the run whose places
+    in the record its effects take; empty for the run itself.
     """
 
     def __init__(self, max_calls: int = 1024, *, request: ServedRequest | None = None) -> None:
         self.request = request
+        self.root = ""
         self.lease: Lease | None = None
         self._max_calls = max_calls
         self._places: dict[tuple[int, int], Claim] = {}
@@ -122,6 +133,20 @@ class RunLedger:
         """
         read = [(since, sources) for sources, since in self._untrusted.items() if since < turn]
         return join_sources(*(sources for _, sources in sorted(read)))
+
+    def known_effects(self) -> KnownEffects:
+        """Return what another process must know to go on with the run."""
+        return KnownEffects(
+            dict(self._untrusted), sorted(self._answered), sorted(self.caused), dict(self._numbers)
+        )
+
+    def restore(self, known: KnownEffects) -> None:
+        """Add what a run knew that this one continues."""
+        for sources, turn in known.untrusted.items():
+            self.mark_untrusted(sources, turn)
+        self._answered.update(known.answered)
+        self.caused.update(known.caused)
+        self._numbers.update(known.numbers)
 
     def for_repeat(self, request: ServedRequest | None = None) -> "RunLedger":
         """Return the ledger for a run that repeats the request: with its own places and the same effects."""

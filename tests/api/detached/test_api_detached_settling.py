@@ -20,7 +20,7 @@ from store_records import invocation, run
 from waiting import PATIENCE_S, until
 
 from proxy.api.detached import background_reader, take_over
-from proxy.api.detached.background import PREFIX, BackgroundRuns
+from proxy.api.detached.background import PREFIX, BackgroundRuns, EarlierAttempts
 from proxy.api.detached.kept_states import KeptState, KeptStates, log_name
 from proxy.api.detached.logs.redis_logs import RedisLogs
 from proxy.api.detached.stored_request import StoredRequest, read_request
@@ -109,10 +109,10 @@ async def test_it_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     run_again = BackgroundRuns.run_again
 
     async def watched(
-        self: BackgroundRuns, ask: Ask, record: BackgroundRecord, time_s: float, takes_over: str
+        self: BackgroundRuns, ask: Ask, record: BackgroundRecord, time_s: float, earlier: EarlierAttempts
     ) -> None:
         given.append(time_s)
-        await run_again(self, ask, record, time_s, takes_over)
+        await run_again(self, ask, record, time_s, earlier)
 
     monkeypatch.setattr(BackgroundRuns, "run_again", watched)
     asked_at = time.time() - 600

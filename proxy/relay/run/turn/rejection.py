@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 from proxy.base.errors import RunFault
 from proxy.http.headers import Headers
 from proxy.http.retry_after import wait_in_seconds
+from proxy.relay.memory.steps import RecordedAnswer
 from proxy.upstreams.base import PulledResponse, UpstreamResponse
 from proxy.wires.dialect import Errors
 
@@ -76,10 +77,11 @@ async def read_first_turn_error(
 
 
 class NotedResponse(PulledResponse):
-    """A response whose beginning is noted while it is relayed: as much as is read of an error."""
+    """A response whose first ``most`` bytes are noted while it is read; by default as much as of an error."""
 
-    def __init__(self, response: UpstreamResponse) -> None:
+    def __init__(self, response: UpstreamResponse, most: int = MAX_ERROR_BYTES) -> None:
         self._response = response
+        self._most = most
         self._noted = bytearray()
         self.status = response.status
         self.headers = response.headers
@@ -87,22 +89,45 @@ class NotedResponse(PulledResponse):
 
     @property
     def noted(self) -> bytes:
-        """The first bytes of the body that were relayed."""
+        """The first bytes of the body that were read."""
         return bytes(self._noted)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the pieces of the body, and note them."""
         async for piece in self._response.chunks():
-            self._noted += piece[: MAX_ERROR_BYTES - len(self._noted)]
+            self._noted += piece[: self._most - len(self._noted)]
             yield piece
 
     async def read(self, limit: int) -> bytes:
         """Return the first ``limit`` bytes of the body."""
-        return await self._response.read(limit)
+        body = await self._response.read(limit)
+        self._noted += body[: self._most - len(self._noted)]
+        return body
 
     async def aclose(self) -> None:
         """Close the response."""
         await self._response.aclose()
+
+
+class GivenAgain(PulledResponse):
+    """A recorded answer of an upstream, in one piece."""
+
+    def __init__(self, answer: RecordedAnswer) -> None:
+        self._body = answer.body
+        self.status = answer.status
+        self.content_type = answer.content_type
+        self.headers: Headers = answer.headers
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body."""
+        yield self._body
+
+    async def read(self, limit: int) -> bytes:
+        """Return the first ``limit`` bytes of the body."""
+        return self._body[:limit]
+
+    async def aclose(self) -> None:
+        """Do nothing: no connection is open."""
 
 
 async def read_in_place_of_stream(response: UpstreamResponse, errors: Errors) -> TurnRejected:

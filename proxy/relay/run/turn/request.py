@@ -8,13 +8,20 @@ from proxy.json.in_thread import in_thread
 from proxy.relay.base import RunSettings
 from proxy.relay.headers import restored_header
 from proxy.relay.memory.refusals import RefusalCache
+from proxy.relay.memory.steps import MOST_BYTES, NotContinued, Steps
 from proxy.relay.offering.offer import Offer
-from proxy.relay.routing.fallback import BufferedResponse, ask
+from proxy.relay.routing.fallback import BufferedResponse, NextUpstream, ask
 from proxy.relay.run.job import Job
 from proxy.relay.run.keepalive import with_keepalive
 from proxy.relay.run.run import CallModel
 from proxy.relay.run.state import State
-from proxy.relay.run.turn.rejection import MAX_ERROR_BYTES, read_later_turn_error, retry_wait
+from proxy.relay.run.turn.rejection import (
+    MAX_ERROR_BYTES,
+    GivenAgain,
+    NotedResponse,
+    read_later_turn_error,
+    retry_wait,
+)
 from proxy.relay.run.turn.tool_refusals import adapt_tools
 from proxy.upstreams.base import UpstreamRequest, UpstreamResponse
 
@@ -36,14 +43,21 @@ class TurnRequests:
         """Ask the model, and return the response's head. Only the first turn's may have an error status.
 
         Raises :class:`~proxy.relay.routing.fallback.NextUpstream` if another upstream may serve the run,
-        :class:`UpstreamError`, and :class:`TurnRejected` if a
-        later turn was refused.
+        :class:`UpstreamError`, :class:`TurnRejected` if a later turn was refused, and
+        :class:`~proxy.relay.memory.steps.NotContinued`.
         """
         self._edit(job, state, command)
+        steps = job.client.ask.options.steps
+        if steps is not None and steps.replaying:
+            return _given_again(job, steps)
         first = command.number == 1
         response = await (self._open_first(job, state) if first else self._open_later(job, state))
         self._remember_refusals(job, state, response)
-        return response
+        if steps is None:
+            return response
+        noted, route = NotedResponse(response, MOST_BYTES), job.upstream.route
+        steps.asked(route.served.upstream.name, route.model, noted)
+        return noted
 
     def _edit(self, job: Job, state: State, command: CallModel) -> None:
         """Edit the body for this turn, and for what the model was seen to refuse."""
@@ -161,6 +175,16 @@ class TurnRequests:
         if response.status < 300:
             self._refusals.remember(job.upstream.route.served.upstream.name, job.upstream.route.model)
         return response
+
+
+def _given_again(job: Job, steps: Steps) -> UpstreamResponse:
+    """Return the recorded answer of a turn, if this upstream gave it."""
+    answer, route = steps.answer(), job.upstream.route
+    if (answer.upstream, answer.model) == (route.served.upstream.name, route.model):
+        return GivenAgain(answer)
+    if job.fallback.candidates.last:
+        raise NotContinued(f"the upstream {answer.upstream!r} does not serve this request any more")
+    raise NextUpstream
 
 
 def _tell_left_out(job: Job, state: State) -> None:

@@ -51,14 +51,14 @@ def _of_run(run: str) -> str:
     )
 
 
-_NO_EFFECT: Final = (
-    f"NOT EXISTS (SELECT 1 FROM tool_invocations i WHERE {_of_run('background_runs.run_id')} AND {_STARTED})"
+_EFFECTS_KNOWN: Final = (
+    f"? = (SELECT COUNT(*) FROM tool_invocations i WHERE {_of_run('background_runs.run_id')} AND {_STARTED})"
 )
 _DEAD: Final = (
     "NOT EXISTS (SELECT 1 FROM owners o WHERE o.id = background_runs.owner_id AND o.ended_at IS NULL)"
 )
 _EFFECTS: Final = (
-    "SELECT i.tool, i.status FROM tool_invocations i "
+    "SELECT i.tool, i.status, i.id, i.run_id, i.turn FROM tool_invocations i "
     f"WHERE {_of_run('?')} AND {_STARTED} ORDER BY i.started_at, i.id LIMIT {_MOST}"
 )
 _LOCK: Final = "UPDATE background_runs SET attempt = attempt WHERE id = ?"
@@ -66,13 +66,14 @@ _LOCK: Final = "UPDATE background_runs SET attempt = attempt WHERE id = ?"
 _CLAIM: Final = (
     "UPDATE background_runs SET attempt = CASE WHEN run_id = ? THEN attempt "
     f"WHEN attempt = ? AND cancelled = 0 AND (state = 'released' OR (state = 'running' AND {_DEAD})) "
-    f"AND {_NO_EFFECT} THEN attempt + 1 END, "
+    f"AND {_EFFECTS_KNOWN} THEN attempt + 1 END, "
     "deaths = CASE WHEN run_id <> ? AND state = 'running' THEN deaths + 1 ELSE deaths END, "
     "state = 'running', owner_id = ?, run_id = ?, created_at = ? WHERE id = ?"
 )
 _RELEASE: Final = (
     "UPDATE background_runs SET state = CASE WHEN attempt = ? AND (state = 'released' OR "
-    f"(state = 'running' AND {_NO_EFFECT})) THEN 'released' END, created_at = ? WHERE id = ? AND owner_id = ?"
+    f"(state = 'running' AND {_EFFECTS_KNOWN})) THEN 'released' END, "
+    "created_at = ? WHERE id = ? AND owner_id = ?"
 )
 _END: Final = (
     "UPDATE background_runs SET state = CASE WHEN attempt = ? AND (owner_id = ? OR state = 'released' OR "
@@ -126,13 +127,14 @@ class SqlBackground(SqlBase):
 
     async def started_effects(self, run_id: str) -> Sequence[StartedEffect]:
         calls = await self._look_up(_EFFECTS, (run_id, run_id, self._clock() - _CLAIMS_GO_S))
-        return [StartedEffect(tool, status in ("success", "error")) for tool, status in calls]
+        return [StartedEffect(tool, status in ("success", "error"), *place) for tool, status, *place in calls]
 
-    async def claim_background(self, lease: Lease, run_id: str) -> bool:
+    async def claim_background(self, lease: Lease, run_id: str, effects: int = 0) -> bool:
         now = self._clock()
         row = (
             run_id,
             lease.attempt,
+            effects,
             now - _CLAIMS_GO_S,
             run_id,
             self._owner_id,
@@ -145,9 +147,9 @@ class SqlBackground(SqlBase):
         claimed = await self._look_up("SELECT run_id FROM background_runs WHERE id = ?", (lease.response_id,))
         return [each[0] for each in claimed] == [run_id]
 
-    async def release_background(self, lease: Lease) -> bool:
+    async def release_background(self, lease: Lease, effects: int = 0) -> bool:
         now = self._clock()
-        row = (lease.attempt, now - _CLAIMS_GO_S, now, lease.response_id, self._owner_id)
+        row = (lease.attempt, effects, now - _CLAIMS_GO_S, now, lease.response_id, self._owner_id)
         if not await self._changes(lease, _RELEASE, row):
             return False
         return await self._state_of(lease) == BackgroundState.RELEASED
