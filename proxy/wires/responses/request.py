@@ -92,7 +92,8 @@ class ResponsesRequest(ClientRequest):
         return not self.conversation and (asks or not self.may_store)
 
     def carried(self) -> Sequence[CarriedTurn]:
-        turns = ((position, sealed_turn(item)) for position, item in enumerate(self.items))
+        likely = [(at, item) for at, item in enumerate(self.items) if item.get("type") == "reasoning"]
+        turns = ((position, sealed_turn(item)) for position, item in likely)
         return [CarriedTurn(position, sealed) for position, sealed in turns if sealed is not None]
 
     @property

@@ -91,6 +91,8 @@ class ProviderModel(Scripted):
         self.speaker = SPEAKERS[served.wire]
         self._calls = calls
         self.answer = ANSWER
+        self.quotes = ""
+        """A text with which it answers once it has read it, also in a result."""
         self.then: list[Mapping[str, Mapping[str, Any]]] = []
         """The calls of later turns, before the answer."""
         self.repeats = 1
@@ -117,7 +119,10 @@ class ProviderModel(Scripted):
             for name in wanted
             for _ in range(self.often.get(name, self.repeats))
         )
-        turn = Turn("" if calls else self.answer, calls, thought="Let me see." if self._thinks(asked) else "")
+        read = self.quotes and any(self.quotes in one.text for one in got.messages)
+        said = self.quotes if read else self.answer
+        thought = "Let me see." if self._thinks(asked) else ""
+        turn = Turn("" if calls else said, calls, thought=thought, id=str(len(self.asked)))
         reply = self.speaker.reply(turn)
         self._items |= {item["id"]: item for item in reply.get("output") or ()}
         if asked.payload.get("stream", self.served.wire == "ollama"):

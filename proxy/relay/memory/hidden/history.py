@@ -29,7 +29,7 @@ from proxy.relay.memory.hidden.found import Found, asked_about, awaited_approval
 from proxy.relay.memory.hidden.loose import PLAIN, evidence_of, find_loosely, loose_keys
 from proxy.relay.memory.hidden.old_marks import with_holes
 from proxy.relay.memory.hidden.outcomes import MemoryOutcome, Recall
-from proxy.relay.memory.hidden.sealed_turns import NOTHING_CARRIED, SealedTurns
+from proxy.relay.memory.hidden.sealed_turns import NOTHING_CARRIED, Carried, SealedTurns, hidden_turns
 from proxy.relay.memory.hidden.shown import (
     AMBIGUOUS,
     digest_of,
@@ -172,7 +172,7 @@ class History:
         if response is not None:
             response = structs.replace(response, continuation=with_holes(response.continuation))
         carried = NOTHING_CARRIED
-        if returned_calls and self._sealed is not None:
+        if (returned_calls or answers) and self._sealed is not None:
             carried = await self._sealed.open(request, caller)
         calls = [
             (
@@ -201,9 +201,10 @@ class History:
             # A turn that waits for an approval is never stored as an answer, too.
             taken = {position for position, _ in held}
             answers = [each for each in answers if each.position not in taken]
-        hidden, loosely = await self._answers(request, caller, offer_fingerprint, answers, recall)
-        at = frozenset(position for position, key in calls if key in carried.turns)
-        return Found(response, held, hidden, loosely, at, is_local)
+        hidden, loosely = await self._answers(request, caller, offer_fingerprint, answers, carried, recall)
+        at = [position for position, key in calls if key in carried.turns]
+        at += [position for position, turns in hidden if turns.key in carried.turns]
+        return Found(response, held, hidden, loosely, frozenset(at), is_local)
 
     async def _answers(
         self,
@@ -211,6 +212,7 @@ class History:
         caller: str,
         shape: str,
         answers: Sequence[Answer],
+        carried: Carried,
         recall: Recall,
     ) -> tuple[list[tuple[int, HiddenTurns]], frozenset[int]]:
         """Return the hidden turns behind answers by position, and the positions that loose keys found."""
@@ -221,13 +223,15 @@ class History:
         rule = self._system_rule
         exact = request.answer_keys(caller, shape, [(one.position, one.text) for one in answers], rule)
         # One query for all keys: most answers have nothing hidden behind them.
-        known = await self._store.find_hidden(exact, caller)
+        asked_for = [key for key in exact if not carried.knows(key)]
+        known = {**await self._store.find_hidden(asked_for, caller)} if asked_for else {}
+        known |= {key: [hidden_turns(turn)] for key, turn in carried.turns.items()}
         hidden: dict[int, HiddenTurns] = {}
         missing: list[Answer] = []
         here: set[str] = set()
         for at, (answer, key) in enumerate(zip(answers, exact, strict=True)):
-            variants = known[key]
-            if len(variants) > 1:
+            variants = known.get(key, ())
+            if len(variants) > 1 or key in carried.ambiguous:
                 # The same words arose in two ways: from here on the client's version counts.
                 recall.miss("ambiguous", len(answers) - at)
                 break
@@ -260,6 +264,29 @@ class History:
         noted = with_notes(payload, **turn.notes())
         self._note(request, turn, visible, offer_fingerprint, variant_of(payload), noted)
         return True
+
+    async def seal_answer(
+        self,
+        request: ClientRequest,
+        editor: BodyEditor,
+        turn: LastTurn,
+        *,
+        visible: str,
+        offer_fingerprint: str,
+    ) -> str | None:
+        """Return the turns that :meth:`remember` would store, encrypted, for their client to carry.
+
+        Return ``None`` as :meth:`seal` does.
+        """
+        if self._sealed is None or not visible.strip() or not self._sealed.wants(request):
+            return None
+        (key,) = request.answer_keys(turn.caller, offer_fingerprint, [(None, visible)], self._system_rule)
+        payload = with_notes(
+            editor.suspend(turn.message, (), unchanged), untrusted=turn.untrusted, **turn.notes()
+        )
+        now = self._now()
+        made = SuspendedTurn(key, turn.run_id, turn.caller, turn.wire, payload, now, ephemeral=True)
+        return await self._sealed.close(made)
 
     def note_plain(
         self, request: ClientRequest, turn: LastTurn, *, visible: str, offer_fingerprint: str
@@ -376,10 +403,7 @@ class History:
         # All of it is encrypted, so nothing need be masked.
         whole = structs.replace(turn, mask=unchanged)
         made, notes = self._suspended(request, editor, whole, visible, shown)
-        sealed = await self._sealed.close(structs.replace(made, payload=with_notes(made.payload, **notes)))
-        if sealed is None:
-            self._log.warning("turn_too_long_to_seal", run_id=turn.run_id, bytes=len(made.payload))
-        return sealed
+        return await self._sealed.close(structs.replace(made, payload=with_notes(made.payload, **notes)))
 
     def _suspended(
         self,
