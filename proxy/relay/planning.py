@@ -293,6 +293,7 @@ class Planner:
             local=ask.local,
             settle=self._settle(planning, draft),
             skip_reason=_skip_reason(draft),
+            verified=lambda ids: ask.wire.verified(ids, ask.identity.caller),
         )
         check_programs(planning.waited.programs, request, restored, draft.editor)
         if planning.waited.purse is not None:
@@ -354,13 +355,14 @@ class Planner:
         :class:`~proxy.base.errors.RequestError` for an item that the proxy does not know.
         """
         wire, is_own = ask.wire, not route.wire and route.served.text_calls is None
-        if is_own or not wire.refers_to_items:
+        if not wire.may_refer(ask.body.raw, only_ours=is_own):
             return ask, ""
-        request = wire.parse(ask.body.payload)
-        if not wire.referred(request):
+        named = wire.referred(request := wire.parse(ask.body.payload), only_ours=is_own)
+        if not named:
             return ask, ""
-        body, untrusted = await self._items.resolve(wire, request, ask.body, ask.identity.caller, ask.local)
-        if unknown := wire.parse(body.payload).references:
+        caller, local = ask.identity.caller, ask.local
+        body, untrusted = await self._items.resolve(wire, request, named, ask.body, caller, local)
+        if not is_own and (unknown := wire.parse(body.payload).references):
             raise item_not_found(unknown[0])
         return structs.replace(ask, body=body), untrusted
 

@@ -182,7 +182,7 @@ class RunEnding:
                 input_items=None if typed is None else typed.input_items(),
             )
             state.outcome.has_data_for_next_request |= self._history.keep(
-                job.upstream.editor, turn, resource, local=local
+                job.client.request, job.upstream.editor, turn, resource, local=local
             )
 
     def _remember_answer(self, job: Job, state: State) -> None:
@@ -297,6 +297,8 @@ def _last_turn(job: Job, state: State) -> LastTurn:
             *(one.run_id for one in (*job.continuity.approvals.asked, *state.turn.approvals)),
         ],
         loaded=state.tools.offer.loaded,
+        part_ids=() if (shown := state.output.writer.part_ids) is None else shown.made,
+        image_ids=() if shown is None else shown.images,
     )
 
 

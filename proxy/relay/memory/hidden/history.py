@@ -29,6 +29,7 @@ from proxy.relay.memory.hidden.found import Found, asked_about, awaited_approval
 from proxy.relay.memory.hidden.loose import PLAIN, evidence_of, find_loosely, loose_keys
 from proxy.relay.memory.hidden.old_marks import with_holes
 from proxy.relay.memory.hidden.outcomes import MemoryOutcome, Recall
+from proxy.relay.memory.hidden.parts import find_by_parts, leading_to_response, leading_to_turns
 from proxy.relay.memory.hidden.sealed_turns import NOTHING_CARRIED, Carried, SealedTurns, hidden_turns
 from proxy.relay.memory.hidden.shown import (
     AMBIGUOUS,
@@ -82,6 +83,7 @@ class History:
         local: LocalResponses | None = None,
         settle: SettleApprovals | None = None,
         skip_reason: MemoryOutcome | None = None,
+        verified: Callable[[Sequence[str]], Sequence[str]] = lambda _: (),
     ) -> "Restored":
         """Put back every hidden turn that fits.
 
@@ -91,6 +93,7 @@ class History:
         the outcomes of the approvals that a turn waits for; with ``None`` nobody decides, and these calls
         did not run.
         ``skip_reason`` is recorded as the reason why answers are not looked up; ``None`` records none.
+        ``verified`` returns those of some ids of parts that this caller was shown.
 
         Nothing is used up: a client may continue from the same place again. Raise what ``settle`` raises.
         """
@@ -107,7 +110,7 @@ class History:
             return Restored(recall=recall)
         try:
             found = await self._look_up(
-                request, caller, offer_fingerprint or "", returned, answers, asked, local, recall
+                request, caller, offer_fingerprint or "", returned, answers, asked, local, recall, verified
             )
         except StoreError as error:
             # Without the record the client's version counts: a failing record must not stop a stream.
@@ -162,6 +165,7 @@ class History:
         asked: Sequence[Answer],
         local: LocalResponses | None,
         recall: Recall,
+        verified: Callable[[Sequence[str]], Sequence[str]],
     ) -> Found:
         """Return all that exists for the request. Nothing is put back before all look-ups are done."""
         wanted = request.continues
@@ -201,7 +205,11 @@ class History:
             # A turn that waits for an approval is never stored as an answer, too.
             taken = {position for position, _ in held}
             answers = [each for each in answers if each.position not in taken]
-        hidden, loosely = await self._answers(request, caller, offer_fingerprint, answers, carried, recall)
+        shown = request.part_ids() if answers else {}
+        parts = {at: known for at, ids in shown.items() if ids and (known := verified(ids))}
+        hidden, loosely = await self._answers(
+            request, caller, offer_fingerprint, answers, carried, parts, recall
+        )
         at = [position for position, key in calls if key in carried.turns]
         at += [position for position, turns in hidden if turns.key in carried.turns]
         return Found(response, held, hidden, loosely, frozenset(at), is_local)
@@ -213,13 +221,15 @@ class History:
         shape: str,
         answers: Sequence[Answer],
         carried: Carried,
+        parts: Mapping[int, Sequence[str]],
         recall: Recall,
     ) -> tuple[list[tuple[int, HiddenTurns]], frozenset[int]]:
         """Return the hidden turns behind answers by position, and the positions that loose keys found."""
         recall.miss("not_found", len(answers[_MOST_LOOKUPS:]))
-        answers = answers[:_MOST_LOOKUPS]
+        signed = await find_by_parts(self._store, request, caller, answers[:_MOST_LOOKUPS], parts)
+        answers = [one for one in answers[:_MOST_LOOKUPS] if one.position not in signed]
         if not answers:
-            return [], frozenset()
+            return sorted(signed.items()), frozenset()
         rule = self._system_rule
         exact = request.answer_keys(caller, shape, [(one.position, one.text) for one in answers], rule)
         # One query for all keys: most answers have nothing hidden behind them.
@@ -228,7 +238,7 @@ class History:
         known |= {key: [hidden_turns(turn)] for key, turn in carried.turns.items()}
         hidden: dict[int, HiddenTurns] = {}
         missing: list[Answer] = []
-        here: set[str] = set()
+        here = {turns.key for turns in signed.values()}
         for at, (answer, key) in enumerate(zip(answers, exact, strict=True)):
             variants = known.get(key, ())
             if len(variants) > 1 or key in carried.ambiguous:
@@ -246,7 +256,7 @@ class History:
         loosely = await find_loosely(
             self._store, request, caller, shape, missing, here=here, rule=rule, recall=recall
         )
-        return sorted({**hidden, **loosely}.items()), frozenset(loosely)
+        return sorted({**hidden, **loosely, **signed}.items()), frozenset(loosely)
 
     def remember(
         self,
@@ -310,15 +320,17 @@ class History:
             if variant == PLAIN:
                 kept[key] = kept[keys[0]]  # What is the same under all of its keys, the record keeps once.
         now = self._now()
-        self._store.put_hidden(
-            *[
-                HiddenTurns(key, variant, turn.run_id, turn.caller, turn.wire, payload, now)
-                for key, payload in kept.items()
-            ]
-        )
+        rows = [
+            HiddenTurns(key, variant, turn.run_id, turn.caller, turn.wire, payload, now)
+            for key, payload in kept.items()
+        ]
+        if turn.part_ids and variant != PLAIN:
+            rows += leading_to_turns(request, turn, visible, (key, variant), now)
+        self._store.put_hidden(*rows)
 
     def keep(
         self,
+        request: ClientRequest,
         editor: BodyEditor,
         turn: LastTurn,
         resource: Mapping[str, Any],
@@ -349,6 +361,8 @@ class History:
             local.put(record)
             return False
         self._store.put_response(record)
+        if turn.image_ids:
+            self._store.put_hidden(*leading_to_response(request, turn, record.id, record.created_at))
         return True
 
     async def hold(

@@ -4,17 +4,16 @@ Sources: OpenAI's API reference, "Create a model response" and "Streaming events
 generation"; the types of openai 3.57.0. The order of the events is that of its recorded streams.
 """
 
-import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from proxy.base.errors import RequestError
 from proxy.base.events import ToolCall, ToolProgress, ToolResult
-from proxy.wires.hosted.forms import CallForm
+from proxy.wires.hosted.forms import SignedForm
 from proxy.wires.hosted.tools import HostedTool
 from proxy.wires.openai.images import image_usage
-from proxy.wires.responses.items import own_item_id_within
+from proxy.wires.responses.items import own_mark
 from proxy.wires.responses.own_items.outputs import image_message
 
 Item = dict[str, Any]
@@ -112,24 +111,13 @@ def _check(field: str, name: str, value: Any) -> None:
         raise RequestError(400, said, param=field)
 
 
-class ImageForm(CallForm):
-    """Shows the images that calls make, which the model does not get.
-
-    If the proxy chose the ``response_id``, an image is found in the record by its item's id alone.
-    """
+class ImageForm(SignedForm):
+    """Shows the images that calls make, which the model does not get."""
 
     shows_images = True
 
-    def __init__(self, response_id: str = "") -> None:
-        self._response_id = response_id
-        self._made = itertools.count()
-
-    def within(self, response_id: str) -> "ImageForm":
-        """Return the form for the items of one response."""
-        return ImageForm(response_id)
-
     def begun(self, call: ToolCall, arguments: Any) -> Item:
-        item_id = own_item_id_within("ig", self._response_id, next(self._made))
+        item_id = self.ids.make(own_mark("ig"), is_image=True)
         return {"id": item_id, "type": CALL, "status": "in_progress"}
 
     def progressed(self, progress: ToolProgress) -> Sequence[Item]:
