@@ -1,7 +1,7 @@
 """Resolve references to items of the proxy's own responses, for upstreams that do not know these items."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import orjson
 
@@ -11,7 +11,6 @@ from proxy.relay.body import Body
 from proxy.relay.memory.hidden.parts import responses_of
 from proxy.relay.memory.local import LocalResponses
 from proxy.store.base import Store
-from proxy.wires.client_port import ClientRequest
 from proxy.wires.wire import Wire
 
 _MOST_RESPONSES = 256
@@ -29,29 +28,31 @@ class ItemReferences:
         self._store = store
 
     async def resolve(
-        self,
-        wire: Wire,
-        request: ClientRequest,
-        named: Mapping[str, str],
-        body: Body,
-        caller: str,
-        local: LocalResponses | None = None,
+        self, wire: Wire, body: Body, caller: str, local: LocalResponses | None = None, *, only_ours: bool
     ) -> tuple[Body, str]:
-        """Return the body with the items that the request refers to, and what the model had read by then.
+        """Return a request's body with the items that it refers to, and what the model had read by then.
 
-        ``named`` are the ids of :meth:`~proxy.wires.wire.Wire.referred`. The sources of untrusted results are
-        empty for none. ``local`` are
-        responses that only the client's connection knows. A reference stays unchanged if no response of
-        this caller has the item. Raise :class:`~proxy.base.errors.RequestError` (413) if the responses have
-        too many bytes, and :class:`~proxy.base.errors.StoreError` if the record does not answer.
+        The latter are the sources of untrusted results, empty for none. ``local`` are responses that only the
+        client's connection knows. With ``only_ours`` the upstream knows
+        all items but those that show calls of the provider's tools. Raise
+        :class:`~proxy.base.errors.RequestError` for an item that nobody knows, and (413) if the responses
+        have too many bytes, and :class:`~proxy.base.errors.StoreError` if the record does not answer.
         """
+        if not wire.may_refer(body.raw, only_ours=only_ours):
+            return body, ""
+        named = wire.referred(request := wire.parse(body.payload), only_ours=only_ours)
+        if not named:
+            return body, ""
         signed = wire.verified([item for item, response in named.items() if not response], caller)
         shown = await responses_of(self._store, request, caller, signed[:_MOST_RESPONSES]) if signed else {}
         known = [] if local is None else [local.holding(one, caller) for one in signed if one not in shown]
         wanted = list(dict.fromkeys(filter(None, [*named.values(), *shown.values(), *known])))
         records = await self._find_all(wanted[:_MOST_RESPONSES], caller, local)
         written = wire.with_items(body.raw, request, [record.response for record in records])
-        return Body(written, orjson.loads(written)), _untrusted(records)
+        whole = Body(written, orjson.loads(written))
+        if not only_ours and (unknown := wire.parse(whole.payload).references):
+            raise item_not_found(unknown[0])
+        return whole, _untrusted(records)
 
     async def images_before(
         self, wire: Wire, response_id: str, caller: str, local: LocalResponses | None = None

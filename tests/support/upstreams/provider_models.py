@@ -113,7 +113,8 @@ class ProviderModel(Scripted):
         last = max((at for at, one in enumerate(got.messages) if one.role == "user"), default=0)
         has_results = any(one.role == "tool" for one in got.messages[last:])
         made = self._calls if not has_results else self.then.pop(0) if self.then else {}
-        wanted = [name for name in made if name in got.tools]
+        forbidden = asked.payload.get("tool_choice") in ("none", {"type": "none"})
+        wanted = [name for name in made if name in got.tools and not forbidden]
         calls = tuple(
             Call(self._next_id(), name, made[name])
             for name in wanted

@@ -86,9 +86,12 @@ def _images_in(item: Any) -> Iterator[str]:
         item = message
     for holder in (item.get("content"), item.get("output")):
         for part in holder if isinstance(holder, list) else ():
-            url = part.get("image_url") if isinstance(part, dict) else None
-            if isinstance(url, str) and part.get("type") == "input_image":
-                yield url
+            if isinstance(part, dict) and part.get("type") == "input_image":
+                url, file = part.get("image_url"), part.get("file_id")
+                if isinstance(url, str):
+                    yield url
+                elif isinstance(file, str):
+                    yield f"file:{file}"  # Nobody but the provider can read it; who wants it is told so.
 
 
 def _check(field: str, name: str, value: Any) -> None:
