@@ -55,6 +55,7 @@ NO_CACHE: dict[str, str] = {
     "proxy.relay.passing.sniffing.SniffedResponse": "the first bytes of one response",
     "proxy.relay.routing.deadlines.Deadlines": "requests that are open",
     "proxy.relay.routing.router.Router": "part of permissions, which count it: 64 names of 100 characters",
+    "proxy.relay.memory.steps.Steps": "lives as long as its run",
     "proxy.relay.run.run.Run": "lives as long as its run",
     "proxy.relay.run.tool_calls._ShownCalls": "lives as long as the calls of one turn",
     "proxy.config.sections.network.ProxySettings": "the faults of one configuration",

@@ -239,7 +239,7 @@ class BackgroundRuns:
 
         numbers = known[0].place.attempt if known else lease.attempt
         stream = BackgroundStream(resource, EventLog(), changed, numbers, again=bool(known))
-        checkpoint = Checkpoint(self._store, run_id, log_name(lease, record.caller))
+        checkpoint = self._checkpoint(lease, run_id, record.caller)
         steps = Steps(run_id, stream, checkpoint, known, lease.attempt) if repeats else None
         detached = Detached(
             record.id, record.asked_at, time_s, before_end, earlier.runs[0] if earlier.runs else ""
@@ -381,7 +381,7 @@ class BackgroundRuns:
         """Release a run that could not be continued to be run from the start; fail it if it has had an
         effect."""
         earlier = run.earlier
-        Checkpoint(self._store, run.run_id, log_name(run.lease, run.caller)).void()
+        self._checkpoint(run.lease, run.run_id, run.caller).void()
         run.stream.drop(run.lease.attempt)
         self._log.warning("background_run_not_continued", response=run.id, run_id=run.run_id)
         had_effects = bool(earlier.effects) or any(step.effects.caused for step in earlier.steps)
@@ -392,6 +392,9 @@ class BackgroundRuns:
             run.stream.release()
         else:
             run.stream.fail(after_effects(NOT_CONTINUED, earlier.effects))
+
+    def _checkpoint(self, lease: Lease, run_id: str, caller: str) -> Checkpoint:
+        return Checkpoint(self._store, run_id, log_name(lease, caller), caller)
 
     async def _close(self, run: BackgroundRun) -> None:
         """End the response on record, unless another process owns it."""

@@ -13,8 +13,6 @@ from proxy.records.rows import KeptResult
 from proxy.relay.memory.steps import Step, read_step
 from proxy.store.base import Store
 
-_OWNER: Final = "run:checkpoints"
-"""The owner of the rows. No client has this name, so none can read them as a result of a tool."""
 _MOST: Final = 1000
 _SETTLED_S: Final = 2.0
 
@@ -22,15 +20,16 @@ _SETTLED_S: Final = 2.0
 class Checkpoint:
     """The steps of one attempt; a :class:`~proxy.relay.memory.steps.StepLog`."""
 
-    def __init__(self, store: Store, run_id: str, name: str) -> None:
+    def __init__(self, store: Store, run_id: str, name: str, caller: str) -> None:
         self._store = store
         self._run_id = run_id
+        self._owner = _owner(caller)
         self._name = name
 
     def put(self, number: int, step: bytes) -> None:
         text = base64.b64encode(step).decode()
         self._store.put_result(
-            KeptResult(_handle(self._name, number), self._run_id, _OWNER, text, True, self._store.now())
+            KeptResult(_handle(self._name, number), self._run_id, self._owner, text, True, self._store.now())
         )
 
     async def settled(self) -> None:
@@ -41,14 +40,14 @@ class Checkpoint:
         self.put(0, b"")
 
 
-async def find_steps(store: Store, name: str) -> Sequence[Step] | None:
+async def find_steps(store: Store, name: str, caller: str) -> Sequence[Step] | None:
     """Return the steps of an attempt, in order; ``None`` if it has none, and nothing if they are void.
 
     Raises :class:`~proxy.base.errors.StoreError`.
     """
     steps: list[Step] = []
     while len(steps) < _MOST:
-        found = await store.find_result(_handle(name, len(steps)), _OWNER)
+        found = await store.find_result(_handle(name, len(steps)), _owner(caller))
         if found is None:
             return steps or None
         if not found.content:
@@ -58,6 +57,12 @@ async def find_steps(store: Store, name: str) -> Sequence[Step] | None:
         except ValueError as error:
             raise StoreError("a step of a run cannot be read") from error
     return steps
+
+
+def _owner(caller: str) -> str:
+    """Return the owner of a caller's rows. No client has this name, so none can read them as a result of a
+    tool."""
+    return f"steps of {caller}"
 
 
 def _handle(name: str, number: int) -> str:

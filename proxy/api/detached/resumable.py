@@ -201,13 +201,18 @@ class ResumableRuns:
         known: Sequence[Step] | None = None
         if goes_on:
             with contextlib.suppress(StoreError):  # Then it is run from the start.
-                known = await find_steps(self._store, _steps_name(goes_on, identity.caller, request))
-        log = Checkpoint(self._store, identity.run_id, _steps_name(identity.run_id, identity.caller, request))
+                known = await find_steps(
+                    self._store, _steps_name(goes_on, identity.caller, request), identity.caller
+                )
+        log = self._log_of(identity.run_id, identity.caller, request)
         return Steps(identity.run_id, AnyOutput(), log, known or ())
 
     def void_steps(self, identity: Identity, request: bytes, run_id: str) -> None:
         """Let nobody go on with a run whose steps could not be done again."""
-        Checkpoint(self._store, run_id, _steps_name(run_id, identity.caller, request)).void()
+        self._log_of(run_id, identity.caller, request).void()
+
+    def _log_of(self, run_id: str, caller: str, request: bytes) -> Checkpoint:
+        return Checkpoint(self._store, run_id, _steps_name(run_id, caller, request), caller)
 
     def keep(self, client: ClientStream, run_id: str, caller: str, request: bytes) -> KeptStream:
         """Return a stream to a client, which may leave and come back; ``request`` is its

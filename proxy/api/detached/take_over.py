@@ -123,7 +123,7 @@ class TakeOver:
         found: Sequence[Step] | None = None
         for attempt in range(record.attempt, 0, -1):
             lease = Lease(record.id, attempt)
-            found = await find_steps(self._store, log_name(lease, record.caller))
+            found = await find_steps(self._store, log_name(lease, record.caller), record.caller)
             if found is not None:
                 break
             state = await self._kept.find(lease, record.caller)
