@@ -23,10 +23,10 @@ from proxy.commands.mcp.looking import (
 )
 from proxy.config.load import Config
 from proxy.tools.access.policy import Policy
-from proxy.tools.mcp.definitions import MAX_SHOWN, PROVIDER, Definition, mcp_tool_id, pattern_of_server
+from proxy.tools.mcp.definitions import MAX_SHOWN, PROVIDER, Definition, pattern_of_server, pinned_tool_id
 from proxy.tools.mcp.differences import difference, shown_lines, shown_text
+from proxy.tools.mcp.pinned import spec_of, stays_there
 from proxy.tools.mcp.pins import MOST_PINNED, Pin, read_pin_file, write_pin_file
-from proxy.tools.mcp.provider import spec_of, stays_there
 from proxy.tools.mcp.servers import Server
 
 _MAX_DIFF = 40
@@ -169,7 +169,7 @@ def _unusable(looks: Sequence[InspectedServer], pattern: str) -> bool:
     if any(fits(tool.id, pattern) for look in looks for tool in look.tools):
         return False
     return any(
-        fits(mcp_tool_id(look.server.name, omitted.name), pattern)
+        fits(pinned_tool_id(look.server.name, omitted.name), pattern)
         for look in looks
         for omitted in look.listing.status.left_out
     )

@@ -17,7 +17,7 @@ from proxy.commands.mcp.warnings import warnings_of
 from proxy.config.load import Config
 from proxy.tools.access.policy import Policy
 from proxy.tools.mcp.definitions import UnusableDefinition
-from proxy.tools.mcp.provider import spec_of
+from proxy.tools.mcp.pinned import spec_of
 
 _OFFERED = "offered"
 _STATES: Mapping[str, str] = {
