@@ -18,8 +18,8 @@ from proxy.app.compose.tools import (
     argument_bounds,
     call_prices,
     load_registry,
-    mcp_provider,
     open_egress,
+    pinned_providers,
     tool_capabilities,
     tool_providers,
 )
@@ -49,6 +49,7 @@ from proxy.tools.agents.provider import AgentProvider
 from proxy.tools.contract.results.paging import PagedResults
 from proxy.tools.mcp.overview import ServerOverview
 from proxy.tools.mcp.provider import McpProvider
+from proxy.tools.openapi.provider import OpenApiProvider
 from proxy.tools.running.runner import Runner
 from proxy.upstreams.base import Upstream
 from proxy.wires.registry.table import EndpointTable
@@ -72,6 +73,7 @@ class Services(Struct, frozen=True):
     webhook: ApprovalWebhook | None = None
     approval_figures: ApprovalFigures | None = None
     mcp: Sequence[McpProvider] = ()
+    apis: Sequence[OpenApiProvider] = ()
     agents: Sequence[AgentProvider] = ()
     links: CoreLinks = field(default_factory=CoreLinks)
     detached: list[Callable[[float], Awaitable[None]]] = field(default_factory=list)
@@ -142,7 +144,7 @@ class Services(Struct, frozen=True):
             fault
             for where in written
             for fault in misplaced_bounds(
-                catalog, where, written[where], whole=whole, servers=self.config.mcp.servers
+                catalog, where, written[where], whole=whole, pinned=self.config.pinned_patterns
             )
         ]
 
@@ -195,9 +197,9 @@ async def create_services(
     policy = _policy(config, credentials)
     made = partial(tool_providers, config, capabilities, clock, paged_results, links, upstreams, guard)
     own, providers = given.providers is None, made() if given.providers is None else given.providers
-    mcp = mcp_provider(config, given, store, credentials, guard) if own else ()
-    agents = agent_provider(config, given, [*providers, *mcp], policy) if own else ()
-    registry = await load_registry([*providers, *mcp, *agents], given, guard, call_prices(config))
+    mcp, apis = pinned_providers(config, given, store, credentials, egress, guard)
+    agents = agent_provider(config, given, [*providers, *mcp, *apis], policy) if own else ()
+    registry = await load_registry([*providers, *mcp, *apis, *agents], given, guard, call_prices(config))
     instruments = _instruments(config, registry, given.endpoints, store)
     webhook, figures = make_webhook(config), make_figures(config, store, instruments.metrics)
     runner = Runner(
@@ -234,6 +236,7 @@ async def create_services(
         webhook=webhook,
         approval_figures=figures,
         mcp=mcp,
+        apis=apis,
         agents=agents,
         links=links,
     )
@@ -249,7 +252,7 @@ def _policy(config: Config, credentials: OpenCredentials | None) -> Policy:
 
 
 async def _start(services: Services) -> Services:
-    """Open the record, and serve the tools of MCP servers that are pinned there."""
+    """Open the record, and serve the tools that are pinned there."""
     registry, mcp = services.registry, services.mcp
     registry.set_check(services.check_catalog)
     if mcp:
@@ -258,7 +261,7 @@ async def _start(services: Services) -> Services:
         )
     await services.store.start()
     try:
-        for provider in mcp:
+        for provider in (*mcp, *services.apis):
             if await provider.begin():
                 await registry.refresh(quiet=True)
             provider.follow(services.refresh_tools)

@@ -13,6 +13,7 @@ from proxy.config.addresses import check_storage_url
 from proxy.config.agents import find_agent_conflicts
 from proxy.config.credentials import CredentialConfig, find_credential_conflicts
 from proxy.config.mcp.servers import find_mcp_conflicts, resolve_mcp, resolve_mcp_paths
+from proxy.config.openapi import find_api_conflicts, resolve_api_paths
 from proxy.config.secret import Secret
 from proxy.config.sections.access import ApprovalsConfig, KeyConfig
 from proxy.config.sections.identity import find_jwt_conflicts
@@ -46,6 +47,7 @@ def find_conflicts(config: Config) -> Iterator[ConfigError]:
     yield from _wrong_webhook(config)
     yield from _wrong_images(config)
     yield from find_mcp_conflicts(config.mcp)
+    yield from find_api_conflicts(config.openapi, config.credentials, config.mcp)
     yield from find_jwt_conflicts(config.auth.mode, config.auth.jwt)
     serves = {name: upstream.models for name, upstream in config.upstreams.items()}
     yield from find_agent_conflicts(config.agents, serves)
@@ -237,6 +239,7 @@ def resolve_paths(config: Config, folder: Path) -> Config:
         upstreams[name] = upstream
     tools = config.tools.model_copy(update={"modules": modules})
     mcp = resolve_mcp_paths(config.mcp, folder)
+    openapi = resolve_api_paths(config.openapi, folder)
     billing = config.billing
     if billing.price_list not in ("bundled", "off"):
         billing = billing.model_copy(update={"price_list": absolute(billing.price_list)})
@@ -247,6 +250,7 @@ def resolve_paths(config: Config, folder: Path) -> Config:
         "tools": tools,
         "upstreams": upstreams,
         "mcp": mcp,
+        "openapi": openapi,
         "network": network,
         "billing": billing,
     }

@@ -225,12 +225,17 @@ def read_listing(server: str, tools: Iterable[Any], most: int = MAX_TOOLS) -> Li
         # A definition may break what nobody thought of; it must not take other tools along.
         except Exception as error:  # noqa: BLE001
             left_out.append(LeftOutTool(shown, f"its definition cannot be read ({type(error).__name__})"))
+    return distinct(definitions, left_out, "the server")
+
+
+def distinct(definitions: Sequence[Definition], left_out: Sequence[LeftOutTool], whose: str) -> Listing:
+    """Return the listing without the definitions of which there are two of one name or id."""
     names = Counter(d.name for d in definitions)
     ids = Counter(d.id for d in definitions)
     doubled = [d for d in definitions if names[d.name] > 1 or ids[d.id] > 1]
-    twice = "the server has two tools of this name"
-    left_out += [LeftOutTool(plain_text(name.name, MAX_NAME), twice) for name in doubled]
-    return Listing(tuple(d for d in definitions if d not in doubled), tuple(dict.fromkeys(left_out)))
+    twice = f"{whose} has two tools of this name"
+    omitted = [*left_out, *(LeftOutTool(plain_text(name.name, MAX_NAME), twice) for name in doubled)]
+    return Listing(tuple(d for d in definitions if d not in doubled), tuple(dict.fromkeys(omitted)))
 
 
 def visible_text(text: str) -> str:

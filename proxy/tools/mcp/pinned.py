@@ -49,6 +49,10 @@ class Origin(Protocol):
     def setting(self) -> str: ...
 
     @property
+    def tools_setting(self) -> str:
+        """The setting that names the tools which can be allowed."""
+
+    @property
     def identity(self) -> str: ...
 
     @property

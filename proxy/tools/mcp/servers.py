@@ -77,6 +77,11 @@ class Server:
         """The section of the configuration that declares it."""
         return f"mcp.servers.{self.name}"
 
+    @property
+    def tools_setting(self) -> str:
+        """The setting that names the tools which can be allowed."""
+        return f"{self.setting}.tools"
+
     def may_have(self, *names: str) -> bool:
         """Return whether a tool with one of these names (the server's own) can be allowed at all."""
         return any(fits(name, pattern) for pattern in self.tools for name in names)
