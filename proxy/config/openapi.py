@@ -1,21 +1,25 @@
 """The settings of APIs whose operations are tools, and their conversion for the tools package."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
 from proxy.base.errors import ConfigError
-from proxy.config.mcp.servers import McpConfig, RedactConfig
-from proxy.config.types import Patterns, Seconds, Section, setting_fault
+from proxy.config.mcp.servers import McpConfig, RedactConfig, Resolve
+from proxy.config.secret import Secret
+from proxy.config.types import HeaderValue, Seconds, Section, Strings, check_headers, setting_fault
 from proxy.net.public_addresses import may_carry_secrets
 from proxy.records.rows import ToolEffect
 from proxy.tools.contract.spec import Redaction
 from proxy.tools.mcp.definitions import SERVER_NAME, UnusableDefinition, pattern_of_server
 from proxy.tools.openapi.api import PROVIDER, Api
 from proxy.tools.openapi.document import checked_base
+
+_OPERATION: Final = re.compile(r"[^\s]{1,300}|(\*|[A-Z]+) [/*][^\s]{0,299}")
 
 
 def _check_base(url: str) -> str:
@@ -42,6 +46,15 @@ def _check_document(url: str) -> str:
     return url
 
 
+def _check_operations(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    for pattern in patterns:
+        if not _OPERATION.fullmatch(pattern):
+            raise setting_fault(
+                f"{pattern[:80]!r} names no operation; write an operationId or METHOD /path; * is any part"
+            )
+    return patterns
+
+
 class OpenApiConfig(Section):
     """One API whose operations are tools: an OpenAPI document of version 3.0 or 3.1 describes it."""
 
@@ -56,7 +69,7 @@ class OpenApiConfig(Section):
         max_length=2048,
         description="The address of the API: https://api.example.com/v1. Empty: the document's first server.",
     )
-    operations: Patterns = Field(
+    operations: Annotated[Strings, AfterValidator(_check_operations)] = Field(
         default=("*",),
         description="Operations that the operator may allow: their operationIds, or METHOD /path as in the "
         'document ("GET /pets/{id}"), or patterns.',
@@ -71,6 +84,10 @@ class OpenApiConfig(Section):
         max_length=64,
         description="The connection whose credentials requests carry, where the document says: the NAME of "
         "[credentials.NAME].",
+    )
+    headers: Annotated[dict[str, HeaderValue], AfterValidator(check_headers)] = Field(
+        default={},
+        description='Headers of every request to the API, such as a second key: {x-client = "env:CLIENT"}.',
     )
     results: Literal["trusted", "untrusted"] = Field(
         default="untrusted",
@@ -121,11 +138,35 @@ def known_apis(apis: Mapping[str, OpenApiConfig]) -> dict[str, Api]:
             effects={pattern: ToolEffect(effect) for pattern, effect in api.effects.items()},
             connection=api.connection,
             redaction=Redaction(api.redact.output, api.redact.private_arguments),
+            headers={
+                key: value.reveal() if isinstance(value, Secret) else value
+                for key, value in api.headers.items()
+            },
             timeout_s=api.timeout_s,
             trusted_results=api.results == "trusted",
         )
         for name, api in apis.items()
     }
+
+
+def resolve_apis(apis: Mapping[str, OpenApiConfig], resolve: Resolve) -> dict[str, OpenApiConfig]:
+    """Return the APIs with the values of their secrets; one that lacks a value is left out, as
+    :func:`~proxy.config.mcp.servers.resolve_mcp` does."""
+    resolved = {}
+    for name, api in apis.items():
+        headers = {
+            key: resolve(f"openapi.{name}.headers.{key}", value) if isinstance(value, Secret) else value
+            for key, value in api.headers.items()
+        }
+        if None not in headers.values():
+            resolved[name] = api.model_copy(update={"headers": headers})
+    return resolved
+
+
+def secrets_of_apis(apis: Mapping[str, OpenApiConfig]) -> Iterator[Secret]:
+    """Yield every secret of the APIs."""
+    for api in apis.values():
+        yield from (value for value in api.headers.values() if isinstance(value, Secret))
 
 
 def resolve_api_paths(apis: Mapping[str, OpenApiConfig], folder: Path) -> dict[str, OpenApiConfig]:
@@ -160,7 +201,9 @@ def find_api_conflicts(
                 "one server",
                 "Write a separate connection for this API",
             )
-        if api.connection and api.base_url and not may_carry_secrets(api.base_url):
+        if (api.connection or api.headers) and api.base_url and not may_carry_secrets(api.base_url):
             yield ConfigError(
-                f"{where}.base_url", "is not encrypted, but its connection sends credentials", "Use https"
+                f"{where}.base_url",
+                "is not encrypted, but its connection or its headers send credentials",
+                "Use https",
             )

@@ -12,7 +12,7 @@ from proxy.config.addresses import check_hosts, check_networks, check_service_ur
 from proxy.config.agents import AgentConfig, check_agent_names
 from proxy.config.credentials import CredentialConfig
 from proxy.config.mcp.servers import McpConfig, secrets_of
-from proxy.config.openapi import OpenApiConfig, check_api_names, patterns_of_apis
+from proxy.config.openapi import OpenApiConfig, check_api_names, patterns_of_apis, secrets_of_apis
 from proxy.config.secret import Secret
 from proxy.config.sections.access import (
     ApprovalsConfig,
@@ -345,7 +345,7 @@ class Config(Section):
         storage = self.limits.storage
         secrets: list[Secret | None] = [self.store.seal_key, *self.store.old_seal_keys]
         secrets += [self.approvals.webhook_secret, *(key.secret for key in self.keys.values())]
-        secrets += secrets_of(self.mcp)
+        secrets += [*secrets_of(self.mcp), *secrets_of_apis(self.openapi)]
         secrets += [storage] if isinstance(storage, Secret) else []
         network = self.network
         proxies = [network.http_proxy, network.https_proxy, self.tools.proxy, self.mcp.proxy]

@@ -48,8 +48,8 @@ from proxy.tools.access.policy import Policy
 from proxy.tools.agents.provider import AgentProvider
 from proxy.tools.contract.results.paging import PagedResults
 from proxy.tools.mcp.overview import ServerOverview
+from proxy.tools.mcp.pinned import PinnedProvider
 from proxy.tools.mcp.provider import McpProvider
-from proxy.tools.openapi.provider import OpenApiProvider
 from proxy.tools.running.runner import Runner
 from proxy.upstreams.base import Upstream
 from proxy.wires.registry.table import EndpointTable
@@ -72,12 +72,16 @@ class Services(Struct, frozen=True):
     approvals: Approvals
     webhook: ApprovalWebhook | None = None
     approval_figures: ApprovalFigures | None = None
-    mcp: Sequence[McpProvider] = ()
-    apis: Sequence[OpenApiProvider] = ()
+    pinned: Sequence[PinnedProvider] = ()
     agents: Sequence[AgentProvider] = ()
     links: CoreLinks = field(default_factory=CoreLinks)
     detached: list[Callable[[float], Awaitable[None]]] = field(default_factory=list)
     """Called as ``(seconds)``; each waits at most that long for runs that continue without their clients."""
+
+    @property
+    def mcp(self) -> Sequence[McpProvider]:
+        """The provider of the tools of all MCP servers; none if no server is configured."""
+        return [provider for provider in self.pinned if isinstance(provider, McpProvider)]
 
     async def mcp_overview(self) -> Sequence[ServerOverview]:
         """Return the state of each MCP server, and which of its tools are allowed. Raises StoreError."""
@@ -197,9 +201,9 @@ async def create_services(
     policy = _policy(config, credentials)
     made = partial(tool_providers, config, capabilities, clock, paged_results, links, upstreams, guard)
     own, providers = given.providers is None, made() if given.providers is None else given.providers
-    mcp, apis = pinned_providers(config, given, store, credentials, egress, guard)
-    agents = agent_provider(config, given, [*providers, *mcp, *apis], policy) if own else ()
-    registry = await load_registry([*providers, *mcp, *apis, *agents], given, guard, call_prices(config))
+    pinned = pinned_providers(config, given, store, credentials, egress, guard)
+    agents = agent_provider(config, given, [*providers, *pinned], policy) if own else ()
+    registry = await load_registry([*providers, *pinned, *agents], given, guard, call_prices(config))
     instruments = _instruments(config, registry, given.endpoints, store)
     webhook, figures = make_webhook(config), make_figures(config, store, instruments.metrics)
     runner = Runner(
@@ -235,8 +239,7 @@ async def create_services(
         approvals=make_approvals(config, runner, store, figures, webhook),
         webhook=webhook,
         approval_figures=figures,
-        mcp=mcp,
-        apis=apis,
+        pinned=pinned,
         agents=agents,
         links=links,
     )
@@ -261,7 +264,7 @@ async def _start(services: Services) -> Services:
         )
     await services.store.start()
     try:
-        for provider in (*mcp, *services.apis):
+        for provider in services.pinned:
             if await provider.begin():
                 await registry.refresh(quiet=True)
             provider.follow(services.refresh_tools)

@@ -39,6 +39,7 @@ from proxy.tools.contract.provider import ToolProvider
 from proxy.tools.contract.results.paging import PagedResults
 from proxy.tools.mcp.authorization import ServerAuthorizer
 from proxy.tools.mcp.host_client import HostClient
+from proxy.tools.mcp.pinned import PinnedProvider
 from proxy.tools.mcp.pins import FiledPins, PinSource, RecordedPins
 from proxy.tools.mcp.provider import McpProvider
 from proxy.tools.openapi.provider import OpenApiProvider
@@ -63,12 +64,15 @@ def pinned_providers(
     credentials: OpenCredentials | None,
     egress: EgressPool | None,
     guard: Guard,
-) -> tuple[Sequence[McpProvider], Sequence[OpenApiProvider]]:
+) -> Sequence[PinnedProvider]:
     """Build the providers of the tools of MCP servers and of the operations of APIs, as far as there are."""
     if given.providers is not None or not (config.mcp.servers or config.openapi):
-        return (), ()
+        return ()
     pins = _pin_source(config, given, store, guard)
-    return _mcp_provider(config, given, pins, credentials), _api_provider(config, pins, credentials, egress)
+    return [
+        *_mcp_provider(config, given, pins, credentials),
+        *_api_provider(config, pins, credentials, egress),
+    ]
 
 
 def _mcp_provider(

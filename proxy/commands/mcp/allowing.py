@@ -111,7 +111,7 @@ def needed_secrets(pattern: str) -> str:
     provider, _, rest = pattern.partition("*")[0].partition("__")
     server, separator, _ = rest.partition("__")
     if provider == OPENAPI:
-        return "openapi."  # Documents are fetched without secrets.
+        return f"openapi.{server}." if separator else "openapi."
     return f"mcp.servers.{server}." if provider == PROVIDER and separator else "mcp.servers."
 
 

@@ -107,5 +107,5 @@ def openapi_list(
     """Read the documents of APIs; list their operations and which of them are offered."""
     from proxy.commands.mcp import listing
 
-    loaded = common.load_quietly(config, need_secrets=False)
+    loaded = common.load_quietly(config, need_secrets="openapi.")
     common.run_or_fail(listing.list_apis(loaded, name, as_json=as_json))

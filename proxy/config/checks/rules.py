@@ -13,7 +13,7 @@ from proxy.config.addresses import check_storage_url
 from proxy.config.agents import find_agent_conflicts
 from proxy.config.credentials import CredentialConfig, find_credential_conflicts
 from proxy.config.mcp.servers import find_mcp_conflicts, resolve_mcp, resolve_mcp_paths
-from proxy.config.openapi import find_api_conflicts, resolve_api_paths
+from proxy.config.openapi import find_api_conflicts, resolve_api_paths, resolve_apis
 from proxy.config.secret import Secret
 from proxy.config.sections.access import ApprovalsConfig, KeyConfig
 from proxy.config.sections.identity import find_jwt_conflicts
@@ -299,6 +299,7 @@ def resolve_secrets(
         # A command that needs no secrets counts nothing either.
         limits = limits.model_copy(update={"storage": storage or "memory://"})
     mcp = resolve_mcp(config.mcp, resolve)
+    openapi = resolve_apis(config.openapi, resolve)
     approvals = _resolved_webhook(config.approvals, resolve)
     network = proxies.network(config.network)
     tools = config.tools.model_copy(update={"proxy": proxies.resolved(config.tools.proxy, "tools.proxy")})
@@ -308,6 +309,7 @@ def resolve_secrets(
         return None, faults
     plain = {
         "mcp": mcp,
+        "openapi": openapi,
         "upstreams": upstreams,
         "credentials": credentials,
         "keys": keys,

@@ -24,9 +24,9 @@ class Api:
 
     ``base_url`` replaces the address of the document's servers. ``operations`` are patterns of the operations
     that can be allowed: of their ids, or of ``METHOD /path``; ``effects`` maps such patterns to the effects
-    that the operator declares. ``connection`` names the connection whose credentials requests carry.
-    ``timeout_s``, ``redaction`` and ``trusted_results`` are as those of
-    :class:`~proxy.tools.mcp.servers.Server`.
+    that the operator declares. ``connection`` names the connection whose credentials requests carry. All
+    requests have the ``headers``, which may contain secrets and are not shown. ``timeout_s``, ``redaction``
+    and ``trusted_results`` are as those of :class:`~proxy.tools.mcp.servers.Server`.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Api:
     operations: tuple[str, ...] = ("*",)
     effects: Mapping[str, ToolEffect] = field(default_factory=dict)
     connection: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     redaction: Redaction = field(default_factory=Redaction)
     timeout_s: float | None = None
     trusted_results: bool = False
@@ -67,6 +68,10 @@ class Api:
     def shown(self) -> str:
         """The place of its document, for a person, without what may be a secret."""
         return masked_url(self.url) if self.url else self.file
+
+    def has_header(self, name: str) -> bool:
+        """Return whether the operator sets this header of all requests."""
+        return name.lower() in (header.lower() for header in self.headers)
 
     def may_have(self, *names: str) -> bool:
         """Return whether an operation with one of these names can be allowed at all."""

@@ -196,8 +196,8 @@ def _loader(yaml: Any) -> Any:
     forms = {
         "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
         "bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-        "int": (r"[-+]?[0-9]{1,18}", list("-+0123456789")),
-        "float": (r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
+        "int": (r"-?(0|[1-9][0-9]{0,17})", list("-0123456789")),
+        "float": (r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?", list("-0123456789")),
     }
     for kind, (form, first) in forms.items():
         Loader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(f"^(?:{form})$"), first)

@@ -153,7 +153,7 @@ class _Operation:
         for (place, name), parameter in found.items():
             if credentials is not None and (place, name) == (credentials["where"], credentials["name"]):
                 continue
-            if place == "header" and not _is_settable(name, parameter):
+            if place == "header" and (self._api.has_header(name) or not _is_settable(name, parameter)):
                 continue
             yield self._parameter(place, name, parameter)
         given = {name for place, name in found if place == "path"}
@@ -202,9 +202,13 @@ class _Operation:
         own = re.sub(r"_{2,}", "_", re.sub(r"[^A-Za-z0-9_.-]", "_", name)).strip("_")[:_LONGEST_ARGUMENT]
         named = own or place
         if named in self._properties:
-            named = f"{named}_{place}"[:64]
-        if named in self._properties:
-            raise UnusableDefinition(f"it has several parameters that would be called {named!r}")
+            named = f"{named}_{place}"
+        number = 2
+        while named in self._properties:
+            named, number = f"{own or place}_{number}", number + 1
+        if named != name and isinstance(schema, Mapping):
+            about = schema.get("description")
+            schema = {**schema, "description": f"{name}: {about}" if about else name}
         self._properties[named] = schema
         if required:
             self._required.append(named)
@@ -236,7 +240,7 @@ class _Operation:
             and "description" not in made
         ):
             made = {**made, "description": about.strip()[:_MOST_TEXT]}
-        return {"argument": self._argument("body", "request", made, body.get("required") is True), **sent}
+        return {"argument": self._argument("body", "json", made, body.get("required") is True), **sent}
 
     def _encodings(self, media: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield how the fields of a form are sent, where the document says it."""

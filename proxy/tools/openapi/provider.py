@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from proxy.base.errors import ToolFailure
+from proxy.net.public_addresses import may_carry_secrets
 from proxy.records.rows import ToolEffect
 from proxy.tools.access.egress import EgressClient, HttpFailure
 from proxy.tools.access.placement import Placement
@@ -17,7 +18,7 @@ from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.mcp.definitions import UnusableDefinition
 from proxy.tools.mcp.pinned import PinnedProvider
 from proxy.tools.mcp.pins import PinSource
-from proxy.tools.openapi.answers import explained, read_answer
+from proxy.tools.openapi.answers import explained, read_answer, secrets_in
 from proxy.tools.openapi.api import PROVIDER, Api
 from proxy.tools.openapi.requests import make_request
 
@@ -41,6 +42,7 @@ class OpenApiProvider(PinnedProvider):
         self._apis = apis
         self._clients = clients
         self._timeout_s = timeout_s
+        self._secrets = {name: secrets_in(api.headers.values()) for name, api in apis.items()}
 
     async def call_tool(self, spec: ToolSpec, arguments: Any, context: CallContext) -> Any:
         origin = spec.origin
@@ -54,6 +56,8 @@ class OpenApiProvider(PinnedProvider):
         except UnusableDefinition as fault:
             raise ToolFailure(str(fault)) from None
         api = self._apis[origin.server]
+        if api.headers and not may_carry_secrets(request.url):
+            raise ToolFailure("the headers of this API are not sent over plain HTTP")
         client = self._clients(api.connection, (request.host,), request.credentials)
         if client is None:
             raise unconnected(api.connection)
@@ -62,10 +66,10 @@ class OpenApiProvider(PinnedProvider):
             answer = await timed.exchange(
                 request.method,
                 request.url,
-                request.headers,
+                {**request.headers, **api.headers},
                 request.body,
                 repeatable=spec.effect is ToolEffect.READ_ONLY,
             )
         except HttpFailure as failure:
-            raise explained(failure) from None
-        return await read_answer(answer)
+            raise explained(failure, self._secrets[api.name]) from None
+        return await read_answer(answer, self._secrets[api.name])

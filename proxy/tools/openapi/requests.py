@@ -16,6 +16,7 @@ from proxy.tools.access.placement import Placement
 from proxy.tools.openapi.document import checked_base
 from proxy.tools.openapi.operations import FORM
 from proxy.tools.openapi.values import (
+    decoded,
     form_pairs,
     header_text,
     path_text,
@@ -73,9 +74,9 @@ def _path(path: str, given: _Given) -> str:
     for sent, value in given:
         if sent["in"] == "path":
             path = path.replace(f"{{{sent['name']}}}", path_text(sent, value, sent["argument"]))
+    named = ", ".join(sent["argument"] for sent, _ in given if sent["in"] == "path")
     # Servers disagree about what follows a semicolon in a segment: a parameter of it, or a part of it.
-    if any(part.partition(";")[0] in (".", "..") for part in unquote(path).split("/")):
-        named = ", ".join(sent["argument"] for sent, _ in given if sent["in"] == "path")
+    if any(part.partition(";")[0] in (".", "..") for part in decoded(path, named).split("/")):
         raise refused(named, 'may not make a part of the path "." or ".."')
     return path
 

@@ -102,6 +102,8 @@ class Schemas:
                 made[key] = self._converted(schema[key], depth + 1, frozenset())
         if hidden and isinstance(made.get("required"), list):
             made["required"] = [name for name in made["required"] if name not in hidden]
+            if not made["required"]:
+                del made["required"]
         return made
 
     def _read_only(self, schema: Mapping[str, Any]) -> Iterator[str]:

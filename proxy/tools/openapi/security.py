@@ -31,21 +31,27 @@ def credentials_of(document: Document, operation: Mapping[str, Any], api: Api) -
     ways = [way for way in needed if isinstance(way, Mapping)] if isinstance(needed, list) else []
     reasons = []
     for way in ways:
-        if len(way) != 1:
-            reasons += ["several credentials at once"] if way else []
-            continue
-        (name,) = way
-        if (place := _placement(document, str(name))) is None:
-            reasons.append(f"credentials of a kind that cannot be sent ({plain_text(str(name), 60)})")
-        elif api.connection:
-            return place
-        else:
-            reasons.append(
-                f"credentials ({plain_text(str(name), 60)}): name them in {api.setting}.connection"
-            )
+        places = {name: _placement(document, str(name)) for name in way}
+        lacking = {name: place for name, place in places.items() if not _is_set(place, api)}
+        named = plain_text(", ".join(map(str, lacking)), 100)
+        if way and not lacking:
+            return None
+        if None in lacking.values():
+            reasons.append(f"credentials of a kind that cannot be sent ({named})")
+        elif len(lacking) > 1:
+            reasons.append(f"several credentials at once ({named}): set all but one in {api.setting}.headers")
+        elif lacking and not api.connection:
+            reasons.append(f"credentials ({named}): name them in {api.setting}.connection")
+        elif lacking:
+            return next(iter(lacking.values()))
     if not ways or {} in ways:
         return None
     raise UnusableDefinition(f"it needs {' or '.join(dict.fromkeys(reasons))}")
+
+
+def _is_set(place: Mapping[str, str] | None, api: Api) -> bool:
+    """Return whether a header that the operator sets carries these credentials."""
+    return place is not None and place["where"] == "header" and api.has_header(place["name"])
 
 
 def _placement(document: Document, name: str) -> dict[str, str] | None:

@@ -17,6 +17,7 @@ _RESERVED: Final = ":/?@!$'()*,;"
 
 _DELIMITERS: Final[Mapping[str, str]] = {"form": ",", "spaceDelimited": "%20", "pipeDelimited": "%7C"}
 _DEEPEST: Final = 16
+_MOST_DECODED: Final = 8
 
 
 def refused(argument: str, reason: str) -> ToolFailure:
@@ -76,9 +77,8 @@ def path_text(sent: Mapping[str, Any], value: Any, argument: str) -> str:
 
     def text(part: Any) -> str:
         made = scalar(part, argument)
-        if any(mark in _decoded(made) for mark in "/\\") or any(
-            c < " " or c == "\x7f" for c in _decoded(made)
-        ):
+        read = decoded(made, argument)
+        if any(character < " " or character in "/\\\x7f" for character in read):
             raise refused(argument, "may have no slash, no backslash and no control character")
         return encoded(made, argument)
 
@@ -161,11 +161,13 @@ def _deep(name: str, value: Any, argument: str, depth: int) -> Iterator[tuple[st
             yield from _deep(f"{name}%5B{encoded(str(key), argument)}%5D", part, argument, depth + 1)
 
 
-def _decoded(text: str) -> str:
-    """Return a text after all its percent-encodings, also those of percent signs, have been decoded."""
-    for _ in range(len(text) // 2):
-        decoded = unquote(text)
-        if decoded == text:
-            break
-        text = decoded
-    return text
+def decoded(text: str, argument: str) -> str:
+    """Return a text after all its percent-encodings, also those of percent signs, have been decoded.
+
+    Raises :class:`ToolFailure` for a text that was encoded too often.
+    """
+    for _ in range(_MOST_DECODED):
+        before, text = text, unquote(text)
+        if text == before:
+            return text
+    raise refused(argument, "is percent-encoded too many times")
