@@ -1,13 +1,19 @@
 """A process dies at any step of a run of several turns: another goes on after the last complete step."""
 
 import json
+import re
+import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from abandoned_rig import PLAN, WORLD, Left, abandoned
+from abandoned_rig import LOOK, PLAN, STRIKE, WORLD, Left, abandoned, turns_complete
 from running_proxy import Proxy
 from waiting import until
+
+from proxy.api.detached.logs.event_log import EventLog, LocalLogs
+from proxy.relay.memory import steps
 
 SOME = {"within 2", "look 2 begins", "strike c is over"}
 """The places at which a record in PostgreSQL is copied, since a copy takes seconds."""
@@ -35,13 +41,6 @@ async def events(proxy: Proxy, response_id: str, query: str = "") -> tuple[int, 
     return answer.status, list(zip(numbers, pieces, strict=True))
 
 
-def turns_complete(left: Left) -> int:
-    """Return how many turns were answered in full at a place."""
-    kind, _, rest = left.place.partition(" ")
-    number = int(rest.split()[0]) if kind in ("asked", "within") else len(left.turns) + 1
-    return number - 1
-
-
 def is_open(left: Left) -> bool:
     """Return whether nobody knows how an effect ended that had begun at a place."""
     return left.place.startswith("strike")
@@ -57,35 +56,35 @@ async def test_a_background_response_goes_on(
     """Wherever its process died, the response ends with one answer. No complete turn is asked again and no
     effect happens twice; a reader goes on after each event that is part of the answer."""
     async with abandoned(monkeypatch, tmp_path, kind, wire) as run:
-        logs: list[Any] = []
-
-        async def serve(proxy: Proxy) -> str:
-            ask = {"model": "gpt-4o-mini", "input": "Do it.", "background": True}
-            response_id = str((await proxy.ask(ask, path="/v1/responses")).json["id"])
-            await ended(proxy, response_id)
-            return response_id
-
-        def shown(proxy: Proxy) -> Events:
-            return [event for log in logs for event in log.events]
-
-        _watch_logs(monkeypatch, logs)
-        left, response_id = await run.until_the_end(serve, shown, SOME if kind == "postgres" else ())
+        shown = watched_logs(monkeypatch)
+        left, response_id = await run.until_the_end(
+            ask_in_background, shown, SOME if kind == "postgres" else ()
+        )
         assert {one.place for one in left} >= SOME
         for one in left:
             async with run.found(one) as proxy:
                 await check(proxy, response_id, one)
 
 
-def _watch_logs(monkeypatch: pytest.MonkeyPatch, logs: list[Any]) -> None:
-    from proxy.api.detached.logs.event_log import LocalLogs
+async def ask_in_background(proxy: Proxy) -> str:
+    """Ask for a response in the background, and return its id when it has ended."""
+    ask = {"model": "gpt-4o-mini", "input": "Do it.", "background": True}
+    response_id = str((await proxy.ask(ask, path="/v1/responses")).json["id"])
+    await ended(proxy, response_id)
+    return response_id
 
+
+def watched_logs(monkeypatch: pytest.MonkeyPatch) -> Callable[[Proxy], Events]:
+    """Return a function that returns the events that readers of the newest log have."""
+    logs: list[EventLog] = []
     opened = LocalLogs.open
 
-    def watched(self: LocalLogs, name: str, **more: Any) -> Any:
-        logs.append(log := opened(self, name, **more))
-        return log
+    def watched(self: LocalLogs, name: str, **more: Any) -> EventLog:
+        logs[:] = [opened(self, name, **more)]
+        return logs[0]
 
     monkeypatch.setattr(LocalLogs, "open", watched)
+    return lambda _: [event for log in logs for event in log.events]
 
 
 async def check(proxy: Proxy, response_id: str, left: Left) -> None:
@@ -114,3 +113,110 @@ async def check(proxy: Proxy, response_id: str, left: Left) -> None:
             assert (status, rest) == (200, whole[place + 1 :]), (left.place, number)
         elif b"response.created" not in event and b"response.in_progress" not in event:
             assert status == 400, (left.place, number)
+
+
+async def test_it_goes_on_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second process dies, too: the third goes on after the steps of both, and so do readers of each."""
+    async with abandoned(monkeypatch, tmp_path, "sqlite", "responses") as run:
+        shown = watched_logs(monkeypatch)
+        left, response_id = await run.until_the_end(ask_in_background, shown, {"within 2"})
+
+        async def go_on(proxy: Proxy) -> None:
+            await ended(proxy, response_id)
+
+        more, _ = await run.until_the_end(go_on, shown, {"within 4"}, left[0])
+        assert [one.place for one in more] == ["within 4"]
+        async with run.found(more[0]) as proxy:
+            await check(proxy, response_id, more[0])
+            _, whole = await events(proxy, response_id)
+    assert sorted({number // 10**6 for number, _ in whole}) == [0, 1, 2]
+
+
+async def test_what_is_too_large_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run keeps no step past its limit of bytes, and says so; the next process goes on after the last one
+    that was kept, unless an effect has happened since."""
+    async with abandoned(monkeypatch, tmp_path, "sqlite", "responses") as run:
+        monkeypatch.setattr(steps, "MOST_BYTES", 6000)
+        left, response_id = await run.until_the_end(ask_in_background, None, {"look 1 begins", "asked 4"})
+        async with run.found(left[0]) as proxy:
+            assert (await ended(proxy, response_id))["status"] == "completed"
+            assert WORLD.turns == [2, 3, 4]
+        async with run.found(left[1]) as proxy:
+            failed = await ended(proxy, response_id)
+    assert failed["status"] == "failed"
+    assert "It had called abandoned_rig__strike." in failed["error"]["message"]
+    assert "run_not_continuable" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("place", ["look 1 begins", "asked 3"])
+async def test_another_configuration_starts_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """If the next process cannot do the steps again, it runs the response from the start, under new numbers;
+    it fails if it has had an effect."""
+    async with abandoned(monkeypatch, tmp_path, "sqlite", "responses") as run:
+        left, response_id = await run.until_the_end(ask_in_background, None, {place})
+        run.name = "another"
+        async with run.found(left[0]) as proxy:
+            done = await ended(proxy, response_id)
+            _, whole = await events(proxy, response_id)
+    if place == "asked 3":
+        assert done["status"] == "failed"
+        assert "Another one could not continue it" in done["error"]["message"]
+        assert (WORLD.struck, WORLD.turns) == (["a"], [])
+        return
+    assert done["status"] == "completed"
+    assert (WORLD.struck, WORLD.turns) == (["a", "b", "c"], [1, 2, 3, 4])
+    assert [number for number, _ in whole] == list(range(2 * 10**6, 2 * 10**6 + len(whole)))
+
+
+async def test_a_call_that_a_person_approved_runs_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A response that begins with an approved call goes on without running it again."""
+    plan = (((STRIKE, "a"),), ((LOOK, 1),), ())
+    sections = {"approvals": {}, "policy": {"approve": (STRIKE,)}}
+    async with abandoned(monkeypatch, tmp_path, "sqlite", "responses", **sections) as run:
+        WORLD.plan = plan
+
+        async def serve(proxy: Proxy) -> str:
+            said: list[Any] = [{"role": "user", "content": "Do it."}]
+            ask: dict[str, Any] = {"model": "gpt-4o-mini", "input": said}
+            answer = await proxy.ask({**ask, "stream": True}, path="/v1/responses")
+            *_, last = (line[6:] for line in answer.body.splitlines() if line.startswith(b"data: {"))
+            output = json.loads(last)["response"]["output"]
+            (approval,) = re.findall(r"appr_[0-9a-f]{32}", json.dumps(output))[:1]
+            ask = {**ask, "input": [*said, *output], "background": True}
+            begun = await proxy.ask(ask, {"x-toolrelay-approve": approval}, path="/v1/responses")
+            assert (await ended(proxy, begun.json["id"]))["status"] == "completed"
+            return str(begun.json["id"])
+
+        left, response_id = await run.until_the_end(serve, None, {"look 1 begins", "asked 3"})
+        for one in left:
+            async with run.found(one) as proxy:
+                done = await ended(proxy, response_id)
+            assert (one.place, done["status"]) == (one.place, "completed"), done
+            assert WORLD.struck == ["a"]
+            assert WORLD.turns == [3]
+
+
+async def test_no_client_reads_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps hold what a client may not see, such as whole results: they are no result of any caller. A run
+    whose client waits as usual keeps none."""
+    async with abandoned(monkeypatch, tmp_path, "sqlite", "responses") as run:
+        left, _ = await run.until_the_end(ask_in_background, None, {"asked 4"})
+        with sqlite3.connect(left[0].url.removeprefix("sqlite:///")) as record:
+            kept = record.execute("SELECT * FROM kept_results WHERE handle LIKE 'step_%'").fetchall()
+        assert len(kept) == 6
+        assert not [row for row in kept if b"Turn 1" in repr(row).encode() or "open" in row]
+
+        async def plainly(proxy: Proxy) -> None:
+            ask = {"model": "gpt-4o-mini", "input": "Do it.", "stream": True}
+            answer = await proxy.ask(ask, path="/v1/responses")
+            assert b"response.completed" in answer.body
+
+        left, _ = await run.until_the_end(plainly, None, {"asked 4"})
+        with sqlite3.connect(left[0].url.removeprefix("sqlite:///")) as record:
+            assert record.execute("SELECT * FROM kept_results WHERE handle LIKE 'step_%'").fetchall() == []

@@ -136,6 +136,13 @@ class Left:
     shown: Any
 
 
+def turns_complete(left: Left) -> int:
+    """Return how many turns were answered in full at a place."""
+    kind, _, rest = left.place.partition(" ")
+    number = int(rest.split()[0]) if kind in ("asked", "within") else len(left.turns) + 1
+    return number - 1
+
+
 class Records:
     """Records of one kind, and copies of them."""
 
@@ -205,11 +212,12 @@ class Abandoned:
     wire: str
     records: Records
     sections: dict[str, Any]
+    name: str = "default"
 
     def config(self, record: str) -> Config:
         """Return the configuration of a proxy with a record."""
         return make_config(
-            {"base_url": self.upstream.url, "wires": (self.wire,), "retries": 0},
+            {"name": self.name, "base_url": self.upstream.url, "wires": (self.wire,), "retries": 0},
             modules=("abandoned_rig",),
             allow=(LOOK, STRIKE),
             store={"url": record, "seal_key": Secret("env:SEAL", "ab" * 32)},
@@ -221,23 +229,26 @@ class Abandoned:
     async def until_the_end(
         self,
         serve: Callable[[Proxy], Awaitable[Any]],
-        shown: Callable[[Proxy], Any],
+        shown: Callable[[Proxy], Sequence[Any]] | None = None,
         places: Collection[str] = (),
+        found: Left | None = None,
     ) -> tuple[list[Left], Any]:
         """Let a proxy serve a run to its end. Return what it left at each place, or at these ``places``, with
-        all writes stored; and what ``serve`` returned.
+        all writes stored; and what ``serve`` returned. The proxy begins with an empty record, or with what it
+        has ``found``.
 
         ``shown`` returns what readers have at a moment.
         """
         left: list[Left] = []
         reached: list[Any] = []
-        record = await self.records.new()
+        record = await self.records.new() if found is None else found.url
+        WORLD.struck[:], WORLD.turns[:] = () if found is None else found.struck, []
         async with running(self.config(record)) as proxy:
 
             async def reach(place: str) -> None:
-                if place.startswith("within"):  # What was sent before it arrives a moment later.
+                if shown and place.startswith("within"):  # What was sent before it arrives a moment later.
                     await until(lambda: len(shown(proxy)) > len(reached[-1]))
-                reached.append(shown(proxy))
+                reached.append(shown(proxy) if shown else ())
                 if places and place not in places:
                     return
                 for settled in (True,) if places else (False, True):
@@ -250,7 +261,7 @@ class Abandoned:
                             await self.records.copy(record),
                             tuple(WORLD.struck),
                             tuple(WORLD.turns),
-                            shown(proxy),
+                            reached[-1],
                         )
                     )
 

@@ -1,0 +1,48 @@
+"""A process dies at any step of a stream that may be resumed: the next process goes on with it."""
+
+import re
+from pathlib import Path
+
+import pytest
+from abandoned_rig import PLAN, WORLD, abandoned, turns_complete
+from official_clients import READERS
+from pair_kits import SPEAKERS, Message
+from running_proxy import Proxy
+
+PLACES = {"asked 1", "within 1", "look 1 begins", "strike a begins", "asked 3", "within 4"}
+CROSSED = {"chat": "chat", "responses": "responses", "anthropic": "anthropic", "ollama": "chat"}
+
+
+@pytest.mark.parametrize("client", ["chat", "responses", "anthropic", "ollama"])
+async def test_a_resumed_stream_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client: str) -> None:
+    """Wherever its process died, the official client of each dialect gets one whole answer with the words of
+    the complete turns, which are not asked again. No effect happens twice."""
+    speaker, wire = SPEAKERS[client], CROSSED[client]
+    body = {**speaker.ask([Message("user", "Do it.")]), "model": SPEAKERS[wire].model}
+
+    def heard(answer: bytes) -> dict[int, str]:
+        text = READERS[client]([answer], stream=True).text
+        return {int(turn): word for turn, word in re.findall(r"Turn (\d), (\w{8})\.", text)}
+
+    async with abandoned(monkeypatch, tmp_path, "sqlite", wire) as run:
+
+        async def serve(proxy: Proxy) -> tuple[str, bytes]:
+            answer = await proxy.ask(body, {"x-toolrelay-resume": "on"}, path=speaker.path)
+            assert (answer.status, answer.clean) == (200, True)
+            return answer.header("x-toolrelay-run") or "", answer.body
+
+        left, (run_id, first) = await run.until_the_end(serve, None, PLACES)
+        said = heard(first)
+        assert sorted(said) == [1, 2, 3, 4]
+        for one in left:
+            async with run.found(one) as proxy:
+                answer = await proxy.ask(body, {"x-toolrelay-resume": run_id}, path=speaker.path)
+            assert (answer.status, answer.clean, one.place) == (200, True, one.place)
+            assert answer.header("x-toolrelay-run") != run_id
+            again, done = heard(answer.body), turns_complete(one)
+            assert sorted(again) == [1, 2, 3, 4]
+            assert {turn: again[turn] for turn in range(1, done + 1)} == {
+                turn: said[turn] for turn in range(1, done + 1)
+            }
+            assert WORLD.turns == list(range(done + 1, len(PLAN) + 1)), one.place
+            assert WORLD.struck == list(dict.fromkeys(WORLD.struck)), one.place
