@@ -182,10 +182,9 @@ class Wire(UpstreamPort):
         this dialect knows. It is asked about each request."""
         return False
 
-    def referred(self, request: ClientRequest, *, only_ours: bool = False) -> Mapping[str, str]:
+    def referred(self, request: ClientRequest) -> Mapping[str, str]:
         """Return the ids of the items to which a request refers, each with the id of the proxy's response
-        that has the item; empty if the id does not say it. With ``only_ours`` return no item that an
-        upstream of this dialect may know."""
+        that has the item; empty if the id does not say it."""
         return {}
 
     def verified(self, ids: Sequence[str], caller: str) -> Sequence[str]:

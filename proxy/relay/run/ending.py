@@ -298,7 +298,6 @@ def _last_turn(job: Job, state: State) -> LastTurn:
         ],
         loaded=state.tools.offer.loaded,
         part_ids=() if (shown := state.output.writer.part_ids) is None else shown.made,
-        image_ids=() if shown is None else shown.images,
     )
 
 
