@@ -1,6 +1,5 @@
 """The steps of a program: it waits for calls, these run like the calls of a model's turn, and it goes on."""
 
-import secrets
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -9,7 +8,6 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.base.chance import replayable
 from proxy.base.errors import StoreError, ToolFailure
 from proxy.base.events import ToolCall, ToolResult
 from proxy.records.rows import ToolEffect
@@ -88,6 +86,7 @@ class Steps:
         self._allowed = frozenset(state.tools.values()) - state.theirs
         self.state = state
         self.cost = 0
+        self.images: Sequence[str] = ()
 
     async def finish(self, session: Session, step: Step) -> str:
         """Run a program to its end and return its value as JSON text.
@@ -98,6 +97,7 @@ class Steps:
         while True:
             self._print(step.printed)
             if step.result is not None:
+                self.images = step.images
                 return step.result
             step = await session.resume(await self._next(session, step.calls))
 
@@ -174,7 +174,7 @@ class Steps:
             elif not _is_object(call.arguments):
                 refused[call.id] = _failure("invalid_arguments", _NO_OBJECT)
             else:
-                asked[call.id] = replayable("client_call_id", lambda: f"toolu_{secrets.token_hex(12)}")
+                asked[call.id] = pause.call_id()
         self.state = replace(state, asked=asked, results={**state.results, **refused})
         return {id_: asked[id_] for id_ in asked if id_ not in state.results}
 

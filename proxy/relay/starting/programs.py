@@ -29,7 +29,7 @@ from proxy.relay.run.parents import Parent, Parents
 from proxy.relay.starting.program_steps import Steps, StepTools, Waits
 from proxy.store.base import Store
 from proxy.tools.contract.provider import CallContext
-from proxy.tools.programs.engine import Engine, ProgramFailed
+from proxy.tools.programs.engine import Engine, Language, ProgramFailed, Session, ValueWithImages
 from proxy.tools.programs.stubs import bindings_of
 from proxy.tools.running.ledger import RunContext
 from proxy.tools.running.tasks.concurrency import Slots
@@ -45,6 +45,7 @@ not wait for his."""
 _MARGIN_S: Final = 1.0
 """A program's calls end this many seconds before its own time is over."""
 _NO_REQUEST: Final = "a program runs only inside of a request that asks a model"
+_NO_ENGINE: Final = "programs in JavaScript are not installed here: write none"
 _UNKNOWN: Final = (
     "the program was interrupted while calls with an effect were under way, and nobody knows any more how "
     "they ended; they may have taken effect: find out, or ask the user"
@@ -60,6 +61,7 @@ class ProgramRuns:
         parents: Parents,
         store: Store,
         engine: Engine,
+        javascript: Engine | None = None,
         *,
         timeout_s: float,
         run_ids: Callable[[], str],
@@ -68,6 +70,7 @@ class ProgramRuns:
         self._parents = parents
         self._store = store
         self._engine = engine
+        self._javascript = javascript
         self._timeout_s = timeout_s
         self._run_ids = run_ids
         self._places = Slots(_AT_ONCE, _AT_ONCE_PER_CALLER)
@@ -124,7 +127,15 @@ class ProgramRuns:
             started_at=time.time(),
             tools={name: bound.tool for name, bound in names.items()},
             theirs=frozenset() if access is None else access.theirs,
+            language="python" if access is None else access.language,
         )
+
+    def session(self, language: Language) -> Session:
+        """Return a session for a program; raise :class:`~proxy.base.errors.ToolFailure` without engine."""
+        engine = self._engine if language == "python" else self._javascript
+        if engine is None:
+            raise ToolFailure(_NO_ENGINE)
+        return engine.session()
 
     async def _goes_on(self, earlier: ProgramState, *, is_repeat: bool) -> bool:
         """Return whether a program goes on from a state: it was interrupted, and not long ago."""
@@ -206,6 +217,8 @@ class _ProgramRun:
             raise ToolFailure("the program's value is larger than 1 MiB: return less", untrusted=untrusted)
         value, printed = _value(text), self._steps.state.printed
         self._note("output", text if not printed else f"{printed}\n{text}")
+        if self._steps.images:
+            return ValueWithImages(str(value), tuple(self._steps.images))
         return {"printed": printed, "value": value} if printed else value
 
     async def _served(self) -> str:
@@ -214,7 +227,7 @@ class _ProgramRun:
         if not self._goes_on:
             self._note("program", self._code)
         async with self._owner._places.take(self._run.key or self._run.caller):
-            session = self._owner._engine.session()
+            session = self._owner.session(state.language)
             try:
                 step = await session.start(self._code, names, state.dump)
                 if self._goes_on:

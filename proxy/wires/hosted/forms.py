@@ -19,6 +19,8 @@ class CallForm(ABC):
     """
 
     shows_images = False
+    begun_is_whole = False
+    """Whether the part that shows how a call begins never changes; the part with its end comes later."""
 
     def begun(self, call: ToolCall, arguments: Any) -> Part | None:
         """Return the part that shows that a call begins; ``None`` if the dialect shows only its end.
@@ -49,6 +51,10 @@ class CallForm(ABC):
     def part_id(self, call_id: str) -> str:
         """Return the id of the part that shows a call, if calls of the client refer to it; else empty."""
         return ""
+
+    def call_id(self) -> str:
+        """Return an id for a call that a program makes of the client."""
+        raise NotImplementedError
 
     def usage(self, result: ToolResult) -> dict[str, Any]:
         """Return what a call adds to the usage of the answer."""
