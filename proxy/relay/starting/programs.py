@@ -12,12 +12,13 @@ ends and names the approvals, and it is called again once somebody has decided.
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final
 
 import orjson
 from msgspec.structs import replace
 
+from proxy.base.caches import Derived
 from proxy.base.errors import StoreError, ToolFailure
 from proxy.base.events import RUN_PROGRAM
 from proxy.records.effects import REPEATS_WITHIN_S, UNANSWERED, UNMARKED_REPEAT_WITHIN_S
@@ -25,11 +26,11 @@ from proxy.records.rows import MessageRecord, RunRecord, RunStatus
 from proxy.relay.memory.hidden.agent_turns import AgentCall, AgentTurn
 from proxy.relay.memory.programs import ProgramState, key_of, read, written
 from proxy.relay.nested import AgentUsed, RunWatch
-from proxy.relay.run.parents import Parent, Parents
+from proxy.relay.run.parents import Parent, Parents, ProgramAccess
 from proxy.relay.starting.program_steps import Steps, StepTools, Waits
 from proxy.store.base import Store
 from proxy.tools.contract.provider import CallContext
-from proxy.tools.programs.engine import Engine, Language, ProgramFailed, Session, ValueWithImages
+from proxy.tools.programs.engine import Binding, Engine, Language, ProgramFailed, Session, ValueWithImages
 from proxy.tools.programs.stubs import bindings_of
 from proxy.tools.running.ledger import RunContext
 from proxy.tools.running.tasks.concurrency import Slots
@@ -38,6 +39,9 @@ _MOST_VALUE: Final = 1 << 20
 _MOST_PRINTED_WITH_ERROR: Final = 300
 _LONG_NUMBER: Final = re.compile(r"[0-9]{19}")
 """A number that may have more than 64 bits."""
+_MOST_NAMES: Final = 4 << 20
+_NAME_BYTES: Final = 400
+"""The bytes of the names of tools that are kept, and about how many the name of one tool takes."""
 _AT_ONCE: Final = 16
 _AT_ONCE_PER_CALLER: Final = 4
 """How many programs a process runs at the same time, and how many of one key, so that those of others need
@@ -73,6 +77,9 @@ class ProgramRuns:
         self._javascript = javascript
         self._timeout_s = timeout_s
         self._run_ids = run_ids
+        self._names: Derived[Hashable, Mapping[str, Binding]] = Derived(
+            "program_names", _MOST_NAMES, lambda _, names: _NAME_BYTES * len(names)
+        )
         self._places = Slots(_AT_ONCE, _AT_ONCE_PER_CALLER)
 
     async def __call__(self, code: str, context: CallContext) -> Any:
@@ -118,7 +125,7 @@ class ProgramRuns:
         if earlier is not None and not earlier.done:
             key = key_of(context.caller, context.invocation_id, code)
         access = parent.access
-        names = {} if access is None else bindings_of(access.tools)
+        names = self.names(access)
         return ProgramState(
             key=key,
             run_id=self._run_ids(),
@@ -129,6 +136,17 @@ class ProgramRuns:
             theirs=frozenset() if access is None else access.theirs,
             language="python" if access is None else access.language,
         )
+
+    def names(self, access: ProgramAccess | None) -> Mapping[str, Binding]:
+        """Return the tools of a program by the names that it calls them; callers with the same rights share
+        them."""
+        if access is None:
+            return {}
+        if access.theirs:
+            return bindings_of(access.tools)
+        known, key = self._names.of(access.catalog), tuple([tool.name for tool in access.tools])
+        names = known.get(key)
+        return known.put(key, bindings_of(access.tools)) if names is None else names
 
     def session(self, language: Language) -> Session:
         """Return a session for a program; raise :class:`~proxy.base.errors.ToolFailure` without engine."""
@@ -223,7 +241,7 @@ class _ProgramRun:
 
     async def _served(self) -> str:
         parent, state = self._parent, self._steps.state
-        names = bindings_of(parent.access.tools) if parent.access is not None else {}
+        names = self._owner.names(parent.access)
         if not self._goes_on:
             self._note("program", self._code)
         async with self._owner._places.take(self._run.key or self._run.caller):

@@ -33,8 +33,8 @@ both = pytest.mark.parametrize("stream", [False, True], ids=["reply", "stream"])
 
 
 def kinds(response: Response) -> list[str]:
-    """The types of the items of an answer."""
-    return [item.type for item in response.output]
+    """The types of the items of an answer, without the encrypted turn that a client may get to carry."""
+    return [item.type for item in response.output if item.type != "reasoning"]
 
 
 @both
@@ -229,3 +229,22 @@ async def test_the_model_sees_an_image_that_a_program_puts_out() -> None:
     output: Any = response.output[1]
     assert output.result == "A chart."
     assert png in models.asked["m"][-1].text
+
+
+async def test_calls_of_functions_of_the_client_count() -> None:
+    """A program makes no more of them than tools.max_calls leaves, and reads why."""
+    code = """
+    for (let n = 0; n < 9; n++) {
+      try { await tools.get_demand({sku: "sku_123"}) } catch (error) { text(n + error.message); break }
+    }
+    """
+    config: dict[str, Any] = {"tools": {"max_calls": 3}}
+    async with served(Models({"m": writes(code)}), **config) as proxy, client_of(proxy) as client:
+        first = await answer(client, [QUESTION], stream=False)
+        made = "await Promise.all(Array.from({length: 9}, () => tools.get_demand({sku: 'sku_123'})))"
+        assert kinds(first) == ["program", "function_call"]
+    async with served(Models({"m": writes(made)}), **config) as proxy, client_of(proxy) as client:
+        first = await answer(client, [QUESTION], stream=False)
+        assert kinds(first) == ["program", "function_call", "function_call"]
+        items = [QUESTION, *sent_back(first), *outputs(first, units)]
+        assert "budget_exhausted" in (await answer(client, items, stream=False)).output_text
