@@ -231,19 +231,8 @@ def find_credential_conflicts(
     for name, config in credentials.items():
         if config.grant != "authorization_code":
             continue
-        if config.per_user and not public_url:
-            yield ConfigError(
-                "server.public_url",
-                f"is missing, and credentials.{name} sends users there to log in",
-                'Write the address of this proxy: public_url = "https://ai.example.com"',
-            )
-        if config.per_user and name not in used_by_apis:
-            yield ConfigError(
-                f"credentials.{name}.per_user",
-                "works only with a connection of [openapi.NAME]; MCP servers and built-in tools have one "
-                "account for all",
-                "Remove per_user, or name the connection there",
-            )
+        if config.per_user:
+            yield from _of_users(name, public_url=public_url, used=name in used_by_apis)
         if not config.issuer and name not in users:
             yield ConfigError(
                 f"credentials.{name}.issuer",
@@ -257,3 +246,20 @@ def find_credential_conflicts(
                 "Name a SQLite file in store.url and do not set store.seal = false; for PostgreSQL write "
                 'seal_key = "env:TOOLRELAY_SEAL_KEY", with a key that `openssl rand -hex 32` makes',
             )
+
+
+def _of_users(name: str, *, public_url: str, used: bool) -> Iterator[ConfigError]:
+    """Yield the faults of a connection to which each user logs in; ``used`` says that an API has it."""
+    if not public_url:
+        yield ConfigError(
+            "server.public_url",
+            f"is missing, and credentials.{name} sends users there to log in",
+            'Write the address of this proxy: public_url = "https://ai.example.com"',
+        )
+    if not used:
+        yield ConfigError(
+            f"credentials.{name}.per_user",
+            "works only with a connection of [openapi.NAME]; MCP servers and built-in tools have one account "
+            "for all",
+            "Remove per_user, or name the connection there",
+        )
