@@ -301,6 +301,10 @@ def _schemas_of_approvals() -> dict[str, Any]:
                 "status": {"enum": sorted(ApprovalStatus)},
                 "meaning": _SENTENCE,
                 "tool": _TEXT,
+                "description": {
+                    "type": ["string", "null"],
+                    "description": "What the call does, in the words of its tool, if it declares `describe`.",
+                },
                 "effect": _TEXT,
                 "arguments": {"description": "The arguments, with the tool's private fields masked."},
                 "arguments_cut": {

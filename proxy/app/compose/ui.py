@@ -96,6 +96,7 @@ class WebUi:
             store,
             config.keys,
             wires={served.upstream.name: tuple(served.wires) for served in dependencies.router.served},
+            tables={name: wire.codec.fields for name, wire in built_in_wires().items()},
             secrets=config.secrets(),
         )
         runs = RunPages(

@@ -45,6 +45,7 @@ from proxy.store.sql.store import END_OWNER, INTERRUPT, SqlStore
 from proxy.store.sql.tables.effects import FORGET_RESULTS
 from proxy.store.sql.writing.writer import WriteError
 from proxy.store.tokens import retry_until_locked
+from proxy.store.words import ts_query
 
 _CHANNEL: Final = "toolrelay_keys"
 
@@ -117,6 +118,11 @@ class PostgresStore(SqlStore):
     """
 
     _look_up_lanes = 2
+    _matching = (
+        "SELECT run_id FROM run_texts "
+        "WHERE array_to_tsvector(string_to_array(words, ' ')) @@ CAST(CAST(? AS text) AS tsquery)"
+    )
+    _match = staticmethod(ts_query)
 
     # Transactions do not see each other's uncommitted rows, so they must count one after the other.
     _counting_turn = (
@@ -190,6 +196,7 @@ class PostgresStore(SqlStore):
         self._writer.start(self._writing, tidy_in_s=0.0 if self._reap else None)
         if self._reap:
             self._lease.start()
+            self._begin_indexing()
 
     async def aclose(self) -> None:
         """Write what is queued, within the lock time-out, and close. Idempotent.
@@ -197,6 +204,7 @@ class PostgresStore(SqlStore):
         Rows that are still open become ``interrupted``, because no process will close them.
         """
         self._look_ups.close()
+        await self._end_indexing()
         written = await self._writer.aclose(self._lock_timeout_s)
         await self._lease.stop()
         if not self._reading.closed and self._lease.taken and written:

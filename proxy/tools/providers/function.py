@@ -191,6 +191,7 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
         safety=declaration.safety,
         capabilities=inputs.capability_names,
         connection=declaration.connection,
+        describe=declaration.describe,
         validate_output=validate_output,
         defaults=contract.defaults,
         loose_parameters=contract.loose,

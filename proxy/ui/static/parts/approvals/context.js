@@ -14,7 +14,10 @@ function conversation(id) {
     if (known.size > 200) known.clear();
     known.set(
       id,
-      api(`runs/${id}/conversation`).catch(() => null),
+      api(`runs/${id}/conversation`).catch((error) => {
+        known.delete(id); // The next card, or Try again, asks anew.
+        return { error };
+      }),
     );
   }
   return known.get(id);
@@ -31,6 +34,15 @@ export function context(row) {
   const box = h("div.context", { "aria-label": "What led to this call", role: "group" });
   const show = async () => {
     const read = await conversation(row.run_id);
+    if (read?.error)
+      return set(
+        box,
+        h(
+          "p.muted.small",
+          `What led to this call could not be read: ${read.error.message} `,
+          h("button.btn.small", { type: "button", onclick: show }, "Try again"),
+        ),
+      );
     const messages = read?.messages ?? [];
     const at = messages.findLastIndex((one) => one.turn === 0 && one.role === "user" && textOf(one));
     if (at < 0) return set(box, h("p.muted.small", "What the user asked was not kept."));
