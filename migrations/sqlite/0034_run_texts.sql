@@ -28,22 +28,25 @@ CREATE TABLE words_gone (
 ) STRICT;
 
 CREATE TRIGGER run_texts_deleted AFTER DELETE ON run_texts BEGIN
-    INSERT INTO words_gone (id, words) VALUES (old.id, old.words);
+    INSERT INTO words_gone (id, words) VALUES (OLD.id, OLD.words);
 END;
 
-CREATE TRIGGER messages_added AFTER INSERT ON messages WHEN new.sealed_by IS NULL BEGIN
-    INSERT INTO runs_to_index (run_id, added) VALUES (new.run_id, 1)
+CREATE TRIGGER messages_added AFTER INSERT ON messages WHEN NEW.sealed_by IS NULL BEGIN
+    INSERT INTO runs_to_index (run_id, added) VALUES (NEW.run_id, 1)
     ON CONFLICT (run_id) DO UPDATE SET added = added + 1;
 END;
 
 CREATE TRIGGER messages_changed AFTER UPDATE ON messages BEGIN
-    DELETE FROM run_texts WHERE run_id = new.run_id;
-    INSERT INTO runs_to_index (run_id, added) SELECT new.run_id, 1 WHERE new.sealed_by IS NULL
+    DELETE FROM run_texts WHERE run_id = NEW.run_id;
+END;
+
+CREATE TRIGGER messages_replaced AFTER UPDATE ON messages WHEN NEW.sealed_by IS NULL BEGIN
+    INSERT INTO runs_to_index (run_id, added) VALUES (NEW.run_id, 1)
     ON CONFLICT (run_id) DO UPDATE SET added = added + 1;
 END;
 
 CREATE TRIGGER messages_deleted AFTER DELETE ON messages BEGIN
-    DELETE FROM run_texts WHERE run_id = old.run_id;
+    DELETE FROM run_texts WHERE run_id = OLD.run_id;
 END;
 
 -- What is kept unsealed already; the server indexes it in small steps.

@@ -166,6 +166,7 @@ class WebUi:
                 "reason": None if models else "ui.playground_models is empty",
             },
             "demo": None if self._demo is None else dict(self._demo),
+            "currency": config.billing.currency,
         }
 
 

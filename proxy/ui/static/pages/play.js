@@ -131,7 +131,8 @@ export async function show({ query, session, signal }) {
     field.value = question.text;
     send();
   };
-  const bottom = () => (log.scrollTop = log.scrollHeight);
+  // What an empty playground offers begins at its top.
+  const bottom = () => (log.scrollTop = talk.length ? log.scrollHeight : 0);
 
   async function send(again = false) {
     const words = field.value.trim();

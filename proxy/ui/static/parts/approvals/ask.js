@@ -233,7 +233,12 @@ export function askCard(row, { inline = false, runs = true, rules = null, equal 
           { type: "button", "data-act": "conditions", onclick: conditions },
           rules.edit ? "Edit and approve…" : "Approve with a grant…",
         ),
-      h("button.btn.no", { type: "button", "data-act": "deny", onclick: ask }, icon("block"), h("span", "Deny ", what.cloneNode(true), "…")),
+      h(
+        "button.btn.no",
+        { type: "button", "data-act": "deny", onclick: ask },
+        icon("block"),
+        h("span", "Deny ", what.cloneNode(true), "…"),
+      ),
     ]);
   }
 

@@ -70,7 +70,9 @@ export function meaningOf(leftText, rightText, { members: table, left_out: leftO
       ["Member", "The client sent", "The upstream got"].map((text) => h("th", { scope: "col" }, text)),
     ),
   );
-  const inside = leftOut.filter(({ field }) => !rows.some(([name, , , state]) => name === field && state === "omitted"));
+  const inside = leftOut.filter(
+    ({ field }) => !rows.some(([name, , , state]) => name === field && state === "omitted"),
+  );
   const hint = gone + inside.length ? `${gone + inside.length} left out` : "nothing left out";
   const more =
     inside.length > 0 &&
