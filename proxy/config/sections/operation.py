@@ -227,7 +227,6 @@ class LogConfig(Section):
     format: Literal["json", "console"] = Field(
         default="json",
         description="json or console. Not set: console on a terminal, else json.",
-        json_schema_extra={"commented": True},
     )
     level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Lowest level to log."
