@@ -42,9 +42,8 @@ async def test_what_did_this_user_ask_yesterday(tab: Tab, fake: FakeUi) -> None:
     await tab.press("/")
     await tab.type("shoes")
     await clicks.sees("How do I return shoes?", "Within 30 days.", "ada · ")
-    day = "new Intl.DateTimeFormat(undefined, {month: 'short', day: 'numeric'}).format(%d)" % (
-        run["started_at"] * 1000
-    )
+    form = "new Intl.DateTimeFormat(undefined, {month: 'short', day: 'numeric'})"
+    day = f"{form}.format({run['started_at'] * 1000})"
     assert await tab.run(f"document.querySelector('.item .status').innerText.includes({day})")
     assert clicks.count == 0
 
