@@ -1,5 +1,5 @@
 -- The words of runs whose content is kept unsealed, so that a search need not read all runs. The words of a
--- run are a set, sorted, with a space between: proxy/store/words.py makes them of its messages and its facts.
+-- run are a set, sorted, with a space between: proxy/records/words.py makes them of its messages and its facts.
 -- Triggers keep the index true whoever writes messages, also processes of schema 33: new messages put their
 -- run into the queue of what is to be indexed, and messages that change, are sealed or deleted take its words
 -- away. Sealed messages change nothing here.

@@ -27,7 +27,7 @@ from proxy.records.rows import (
     ToolInvocationRecord,
     TurnRecord,
 )
-from proxy.store.words import Words
+from proxy.records.words import Words
 
 MAX_CALLED: Final = 10_000
 """The most tool calls that :meth:`Store.called_tools` returns for one list of runs."""

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from store_records import T0, run
 
 from proxy.records.rows import MessageRecord
+from proxy.records.words import folded, fts5_query, run_words, ts_query, words_of
 from proxy.store.base import PurgeFilter, RunFilter
 from proxy.store.seal import Seal
 from proxy.store.sql.store import SqlStore
-from proxy.store.words import folded, fts5_query, run_words, ts_query, words_of
 
 Make = Callable[..., SqlStore]
 

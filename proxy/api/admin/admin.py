@@ -21,13 +21,13 @@ from proxy.api.reference.admin_openapi import admin_openapi
 from proxy.api.reference.admin_paths import query_of
 from proxy.base.errors import ConfigError, RequestError, StoreError
 from proxy.base.hard_timeout import HardTimeout
+from proxy.records.words import Words
 from proxy.relay.approvals.rules import Decider
 from proxy.server.auth.authenticate import Authenticator
 from proxy.server.auth.key_names import recorded_caller
 from proxy.server.messages.request import EdgeRequest
 from proxy.server.messages.target import Target
 from proxy.store.base import RunDetail, RunFilter, Store
-from proxy.store.words import Words
 from proxy.telemetry.hooks import RequestFacts
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Policy

@@ -18,6 +18,7 @@ from typing import Any, Final
 import asyncpg
 
 from proxy.base.errors import StoreUnavailable
+from proxy.records.words import ts_query
 from proxy.store import rows
 from proxy.store.key_mark import KeyMark, state_path
 from proxy.store.look_ups import Answer, QueryBatch
@@ -45,7 +46,6 @@ from proxy.store.sql.store import END_OWNER, INTERRUPT, SqlStore
 from proxy.store.sql.tables.effects import FORGET_RESULTS
 from proxy.store.sql.writing.writer import WriteError
 from proxy.store.tokens import retry_until_locked
-from proxy.store.words import ts_query
 
 _CHANNEL: Final = "toolrelay_keys"
 

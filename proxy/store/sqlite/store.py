@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from proxy.base.errors import StoreUnavailable
 from proxy.base.hard_timeout import HardTimeout
+from proxy.records.words import fts5_query
 from proxy.store import rows
 from proxy.store.key_mark import KeyMark, path_beside
 from proxy.store.look_ups import Answer, Query, QueryBatch
@@ -32,7 +33,6 @@ from proxy.store.sqlite.db import PUT_OWNER, SqliteConnection, SqliteWriting, co
 from proxy.store.sqlite.owners import OwnerLock, lock_folder, proven_dead, refuse_older
 from proxy.store.sqlite.tidying import TIDY_RETRY_S, TIDY_ROWS, SqliteKeeper, expire
 from proxy.store.tokens import file_lock
-from proxy.store.words import fts5_query
 
 _log = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """Search runs by words and by figures: reads the record from the newest run on, within bounds.
 
-The record leaves out the runs that it knows to lack a word (:mod:`proxy.store.words`); those that remain are
-read, opened and compared. Kept content is sealed by default, so a database cannot index it, and then that is
-each run. It works in the same way for every store, and costs nothing while nobody searches.
+The record leaves out the runs that it knows to lack a word (:mod:`proxy.records.words`); those that remain
+are read, opened and compared. Kept content is sealed by default, so a database cannot index it, and then that
+is each run. It works in the same way for every store, and costs nothing while nobody searches.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from msgspec import Struct
 from proxy.api.admin.admin import Admin
 from proxy.base.errors import RequestError
 from proxy.records.rows import MessageRecord
+from proxy.records.words import MOST_BYTES, ROLES, folded, texts_of
 from proxy.store.base import Store
-from proxy.store.words import MOST_BYTES, ROLES, folded, texts_of
 from proxy.ui.runs.run_rows import RunRows
 
 SEARCH: Final = ("q", "error", "min_cost", "min_s")

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from proxy.records.rows import MessageRecord
+from proxy.records.words import MOST_BYTES
 from proxy.store.base import Store
-from proxy.store.words import MOST_BYTES
 from proxy.ui.runs.conversation import FAILURE, request_messages
 from proxy.wires.crossing.codec import ConversationCodec
 

@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Final
 
 from proxy.base.errors import StoreError
 from proxy.records.rows import MessageRecord, RunRecord
+from proxy.records.words import MOST_BYTES, ROLES, Words, run_words, texts_of
 from proxy.store import rows
 from proxy.store.base import MAX_CALLED, CalledTool, RunFilter
 from proxy.store.seal import MESSAGES
 from proxy.store.sql.base import SqlBase
-from proxy.store.words import MOST_BYTES, ROLES, Words, run_words, texts_of
 
 _log = logging.getLogger(__name__)
 
