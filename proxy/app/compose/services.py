@@ -18,8 +18,8 @@ from proxy.app.compose.tools import (
     argument_bounds,
     call_prices,
     load_registry,
-    mcp_provider,
     open_egress,
+    pinned_providers,
     tool_capabilities,
     tool_providers,
 )
@@ -48,6 +48,7 @@ from proxy.tools.access.policy import Policy
 from proxy.tools.agents.provider import AgentProvider
 from proxy.tools.contract.results.paging import PagedResults
 from proxy.tools.mcp.overview import ServerOverview
+from proxy.tools.mcp.pinned import PinnedProvider
 from proxy.tools.mcp.provider import McpProvider
 from proxy.tools.running.runner import Runner
 from proxy.upstreams.base import Upstream
@@ -71,11 +72,16 @@ class Services(Struct, frozen=True):
     approvals: Approvals
     webhook: ApprovalWebhook | None = None
     approval_figures: ApprovalFigures | None = None
-    mcp: Sequence[McpProvider] = ()
+    pinned: Sequence[PinnedProvider] = ()
     agents: Sequence[AgentProvider] = ()
     links: CoreLinks = field(default_factory=CoreLinks)
     detached: list[Callable[[float], Awaitable[None]]] = field(default_factory=list)
     """Called as ``(seconds)``; each waits at most that long for runs that continue without their clients."""
+
+    @property
+    def mcp(self) -> Sequence[McpProvider]:
+        """The provider of the tools of all MCP servers; none if no server is configured."""
+        return [provider for provider in self.pinned if isinstance(provider, McpProvider)]
 
     async def mcp_overview(self) -> Sequence[ServerOverview]:
         """Return the state of each MCP server, and which of its tools are allowed. Raises StoreError."""
@@ -142,7 +148,7 @@ class Services(Struct, frozen=True):
             fault
             for where in written
             for fault in misplaced_bounds(
-                catalog, where, written[where], whole=whole, servers=self.config.mcp.servers
+                catalog, where, written[where], whole=whole, pinned=self.config.pinned_patterns
             )
         ]
 
@@ -195,9 +201,9 @@ async def create_services(
     policy = _policy(config, credentials)
     made = partial(tool_providers, config, capabilities, clock, paged_results, links, upstreams, guard)
     own, providers = given.providers is None, made() if given.providers is None else given.providers
-    mcp = mcp_provider(config, given, store, credentials, guard) if own else ()
-    agents = agent_provider(config, given, [*providers, *mcp], policy) if own else ()
-    registry = await load_registry([*providers, *mcp, *agents], given, guard, call_prices(config))
+    pinned = pinned_providers(config, given, store, credentials, egress, guard)
+    agents = agent_provider(config, given, [*providers, *pinned], policy) if own else ()
+    registry = await load_registry([*providers, *pinned, *agents], given, guard, call_prices(config))
     instruments = _instruments(config, registry, given.endpoints, store)
     webhook, figures = make_webhook(config), make_figures(config, store, instruments.metrics)
     runner = Runner(
@@ -233,7 +239,7 @@ async def create_services(
         approvals=make_approvals(config, runner, store, figures, webhook),
         webhook=webhook,
         approval_figures=figures,
-        mcp=mcp,
+        pinned=pinned,
         agents=agents,
         links=links,
     )
@@ -249,7 +255,7 @@ def _policy(config: Config, credentials: OpenCredentials | None) -> Policy:
 
 
 async def _start(services: Services) -> Services:
-    """Open the record, and serve the tools of MCP servers that are pinned there."""
+    """Open the record, and serve the tools that are pinned there."""
     registry, mcp = services.registry, services.mcp
     registry.set_check(services.check_catalog)
     if mcp:
@@ -258,7 +264,7 @@ async def _start(services: Services) -> Services:
         )
     await services.store.start()
     try:
-        for provider in mcp:
+        for provider in services.pinned:
             if await provider.begin():
                 await registry.refresh(quiet=True)
             provider.follow(services.refresh_tools)
