@@ -122,6 +122,7 @@ RELAY_MAY_IMPORT = {
 COMPOSING = {
     "proxy.app.app",
     "proxy.app.open_authentication",
+    "proxy.app.open_login",
     "proxy.app.open_record",
     *(module for module in MODULES if module.startswith("proxy.app.compose.")),
     # A replay composes a server of its own.
@@ -141,6 +142,7 @@ ABSTRACT = (
         "proxy.tools.access.egress",
         "proxy.tools.agents.agent",
         "proxy.tools.oauth.parameters",
+        "proxy.tools.oauth.port",
         "proxy.tools.providers.function",
         "proxy.tools.providers.modules",
         "proxy.tools.contract.provider",

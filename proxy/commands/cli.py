@@ -248,7 +248,7 @@ def explain(
 
 @app.command()
 def init(path: Annotated[Path, typer.Argument(help="The file to write.")] = Path(common.CONFIG_NAME)) -> None:
-    """Write a commented configuration with every key and its default."""
+    """Write a short configuration, with every other key and its default as comments."""
     from proxy.config.text import initial_config
 
     try:

@@ -15,18 +15,32 @@ from proxy.config.checks.faults import fields_of, tables_of
 from proxy.config.secret import Secret
 from proxy.config.settings import Config
 
-_HEAD = """\
-# Configuration of toolrelay.  Every key is optional; the values here are the defaults.
-# Paths are relative to this file.  Secrets are written "env:NAME" or "file:/path".
-# The environment wins: TOOLRELAY_SERVER__PORT=9000 sets port in [server].
-"""
+_HEAD: Final = """\
+# Configuration of toolrelay.  Paths are relative to this file.  Secrets are written "env:NAME" or
+# "file:/path".  The environment wins: TOOLRELAY_SERVER__PORT=9000 sets port in [server].
 
+[upstreams.default]
+base_url = "https://api.openai.com/v1"
+api_key = "env:OPENAI_API_KEY"
+
+[policy]
+# The server tools that may run, such as "core__*".
+allow = []
+
+
+# All settings with their defaults.  To change one, remove the "#" before it and before its [section],
+# or write the line into that section above: a section may stand in a file only once.
+"""
 
 _HIDDEN: Final = re.compile(f"[{HIDDEN}]")
 
 
 def initial_config() -> str:
-    """Return a ``toolrelay.toml`` with every key, its default and its meaning. It loads as the defaults."""
+    """Return a ``toolrelay.toml``: what nearly everybody sets, and below it, commented out, every key with
+    its default and its meaning.
+
+    It loads as the defaults. Lines to use begin with ``#`` alone, words for people with ``# ``.
+    """
     return _HEAD + "".join(_section(dotted, model, info) for dotted, model, info in tables_of(Config))
 
 
@@ -56,20 +70,18 @@ def _section(dotted: str, model: type[BaseModel], info: FieldInfo) -> str:
     about = (model.__doc__ or "").strip().splitlines()[0]
     if "example" in extra:
         lines = [f"[{name}]", *str(extra["example"]).splitlines()]
-        shown = "".join(f"# {line}\n" for line in lines)
+        shown = "".join(f"#{line}\n" for line in lines)
         keys = "".join(f"#   {key}: {field.description}\n" for key, field in fields_of(model).items())
         return f"\n# {about}  For example:\n{keys}{shown}"
     body = "".join(_setting(key, field) for key, field in fields_of(model).items())
     tables = "".join(_table(name, key, field) for key, field in fields_of(model).items())
-    return f"\n# {about}\n[{name}]\n{body}{tables}"
+    return f"\n# {about}\n#[{name}]\n{body}{tables}"
 
 
 def _setting(key: str, info: FieldInfo) -> str:
-    extra = _extra(info)
-    if "example" in extra:
+    if "example" in _extra(info):
         return ""
-    off = "# " if extra.get("commented") else ""
-    return f"# {info.description}\n{off}{key} = {toml_value(_default(info))}\n"
+    return f"# {info.description}\n#{key} = {toml_value(_default(info))}\n"
 
 
 def _table(section: str, key: str, info: FieldInfo) -> str:
@@ -77,7 +89,7 @@ def _table(section: str, key: str, info: FieldInfo) -> str:
     extra = _extra(info)
     if "example" not in extra or "shown_as" in extra:
         return ""
-    return f"\n# {info.description}  For example: {extra['example']}\n[{section}.{key}]\n"
+    return f"\n# {info.description}  For example: {extra['example']}\n#[{section}.{key}]\n"
 
 
 def _extra(info: FieldInfo) -> Mapping[str, Any]:

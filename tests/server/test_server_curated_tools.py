@@ -126,18 +126,36 @@ async def test_pages_need_hosts_and_their_library(tmp_path: Path, monkeypatch: p
     names = [spec.name for spec in composed.catalog.tools()]
     await composed.aclose()
     assert names == [
-        "calendar__list_events",
         "core__calculate",
         "core__get_current_time",
         "core__get_weather",
         "core__read_result",
         "core__search_tools",
-        "flights__search_flights",
     ]
     path.write_text('[store]\nurl = "memory:"\n[tools]\nweb_hosts = ["a.example"]\n', encoding="utf-8")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install '\.\[web\]'"):
         await create_services(load_config(path, {"OPENAI_API_KEY": "x"}))
+
+
+@pytest.mark.parametrize(
+    ("more", "loaded"),
+    [
+        ('[credentials.duffel]\ntoken = "env:TOKEN"\n', {"flights__search_flights"}),
+        ('[policy]\nallow = ["calendar__*"]\n', {"calendar__list_events"}),
+        ('[policy]\nallow = ["*"]\n', set()),
+    ],
+)
+async def test_tools_of_accounts_are_loaded_where_there_is_one(
+    more: str, loaded: set[str], tmp_path: Path
+) -> None:
+    """The tools of flights and of the calendar exist if their credentials do, or if the policy names them."""
+    path = tmp_path / "toolrelay.toml"
+    path.write_text(f'[store]\nurl = "memory:"\n{more}', encoding="utf-8")
+    composed = await create_services(load_config(path, {"OPENAI_API_KEY": "x", "TOKEN": "t" * 20}))
+    names = {spec.name for spec in composed.catalog.tools()}
+    await composed.aclose()
+    assert names & {"flights__search_flights", "calendar__list_events"} == loaded
 
 
 async def test_plain_http_needs_an_open_network(

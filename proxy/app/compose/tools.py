@@ -17,8 +17,10 @@ from proxy.relay.offering.deferred import SearchRules
 from proxy.relay.routing.images import UpstreamImages
 from proxy.relay.routing.prices import to_nanos
 from proxy.store.base import Store
+from proxy.toolbox.calendar import CONNECTION as CALENDAR_CONNECTION
 from proxy.toolbox.calendar import GOOGLE_CALENDAR_URL, calendar_provider
 from proxy.toolbox.core import CoreLinks, core_provider
+from proxy.toolbox.flights import CONNECTION as FLIGHTS_CONNECTION
 from proxy.toolbox.flights import DUFFEL_URL, flights_provider
 from proxy.toolbox.images import image_provider
 from proxy.toolbox.run_program import run_program_tool
@@ -130,9 +132,13 @@ def tool_providers(
             searches=links.searches if config.tools.search != "off" else None,
             run_program=run_program,
         ),
-        flights_provider(capabilities, base_url=urls.get("flights", DUFFEL_URL), timeout_s=tools.timeout_s),
-        calendar_provider(capabilities, base_url=urls.get("calendar", GOOGLE_CALENDAR_URL)),
     ]
+    if _has_account(config, FLIGHTS_CONNECTION, "flights"):
+        url = urls.get("flights", DUFFEL_URL)
+        providers.append(flights_provider(capabilities, base_url=url, timeout_s=tools.timeout_s))
+    if _has_account(config, CALENDAR_CONNECTION, "calendar"):
+        url = urls.get("calendar", GOOGLE_CALENDAR_URL)
+        providers.append(calendar_provider(capabilities, base_url=url))
     if tools.web_hosts or tools.web_search:
         with guard():
             engine_url = urls.get("web_search", "")
@@ -149,6 +155,13 @@ def tool_providers(
             loaded = load_module(module, base=Path.cwd(), capabilities=capabilities, guard=guard)
             providers.append(loaded)
     return providers
+
+
+def _has_account(config: Config, connection: str, provider: str) -> bool:
+    """Return whether the tools of a provider are loaded: their credentials exist, or ``policy.allow`` names
+    them, so that what is missing is said."""
+    named = any(pattern.startswith(f"{provider}__") for pattern in config.policy.allow)
+    return named or connection in config.credentials
 
 
 def serving_tools(config: Config) -> dict[str, str]:

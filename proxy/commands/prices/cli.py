@@ -48,4 +48,4 @@ def prices_update(
     """Download the list prices of providers; nothing else ever does."""
     from proxy.commands.prices import updating
 
-    common.run_async(updating.update_prices(common.load(config, need_secrets=False), out, source))
+    common.run_async(updating.update_prices(common.load(config, need_secrets="network"), out, source))

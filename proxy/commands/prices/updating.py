@@ -8,12 +8,16 @@ from typing import Final
 import aiohttp
 import msgspec
 import orjson
+from yarl import URL
 
+from proxy.app.compose.upstreams import own_authorities
 from proxy.base.errors import ConfigError
 from proxy.base.plain_text import counted
 from proxy.commands.common import say
 from proxy.config.load import Config
+from proxy.config.sections.network import NetworkConfig
 from proxy.relay.routing.price_list import BUNDLED, SOURCE, PriceFile, compact, read_price_file
+from proxy.tools.access.addresses import proxy_headers
 
 _MAX_BYTES: Final = 16 * 2**20
 _WITHIN_S: Final = 60.0
@@ -33,7 +37,10 @@ async def update_prices(config: Config, out: Path | None, source: str | None) ->
         )
     target = Path(wanted) if out is None else out
     given = source or SOURCE
-    raw = await _download(given) if given.startswith("https://") else await asyncio.to_thread(_read, given)
+    if given.startswith("https://"):
+        raw = await _download(given, config.network)
+    else:
+        raw = await asyncio.to_thread(_read, given)
     today = datetime.now(UTC).date().isoformat()
     try:
         licence = read_price_file(BUNDLED).licence
@@ -49,11 +56,21 @@ async def update_prices(config: Config, out: Path | None, source: str | None) ->
         say(f'To use it, write: [billing] price_list = "{target}"')
 
 
-async def _download(url: str) -> bytes:
+async def _download(url: str, network: NetworkConfig) -> bytes:
+    """Return what is at an https URL, by the way out that the settings of the network say."""
+    tls = own_authorities(network)
     try:
+        to = URL(url)
+        proxy = network.rules().proxy_for(to.scheme, to.host or "", to.port)
         async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_WITHIN_S), trust_env=True) as session,
-            session.get(url, allow_redirects=False) as answer,
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_WITHIN_S)) as session,
+            session.get(
+                to,
+                allow_redirects=False,
+                ssl=True if tls is None else tls,
+                proxy=proxy.url if proxy is not None else None,
+                proxy_headers=proxy_headers(proxy),
+            ) as answer,
         ):
             if answer.status != 200:
                 raise ConfigError("--from", f"{url} answered with status {answer.status}", "Try again later")
@@ -63,7 +80,7 @@ async def _download(url: str) -> bytes:
                 if len(data) > _MAX_BYTES:
                     raise ConfigError("--from", f"{url} is larger than 16 MiB", f"Read {SOURCE}")
             return bytes(data)
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         reason = str(error) or type(error).__name__
         raise ConfigError(
             "--from", f"{url} cannot be read: {reason}", "Download it elsewhere, and give --from FILE"

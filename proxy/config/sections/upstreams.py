@@ -41,7 +41,6 @@ class UpstreamConfig(Section):
         default=Secret(DEFAULT_KEY),
         description="The provider's key: env:NAME or file:/path. Not set: OPENAI_API_KEY, "
         f"sent to {urlsplit(DEFAULT_BASE_URL).hostname} only. Empty: no key.",
-        json_schema_extra={"commented": True},
     )
     wires: Annotated[tuple[WireName, ...], Field(strict=False), AfterValidator(check_unique)] = Field(
         default=("chat", "responses"),
@@ -71,7 +70,6 @@ class UpstreamConfig(Section):
         description="Form of the tool calls that the models write into their text: off, auto (by the "
         "model's name), seed, hermes, qwen-xml, llama3, mistral, deepseek, dsml, kimi, glm, "
         "harmony, minimax or cohere. Not set: off, or auto with tools = 'prompt'.",
-        json_schema_extra={"commented": True},
     )
     text_calls_repair: bool = Field(
         default=False,

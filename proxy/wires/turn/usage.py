@@ -61,10 +61,11 @@ def read_usage(native: Mapping[str, Any]) -> Usage:
     for name in _OTHER_CACHED:
         if cached is None:
             cached = native.get(name)
+    counts = _count(native.get(received)), _count(native.get(sent))
     return Usage(
-        _count(native.get(received)),
-        _count(native.get(sent)),
-        _count(native.get("total_tokens")),
+        *counts,
+        # WIRE: some servers leave it out.
+        _count(native.get("total_tokens")) or sum(counts),
         native,
         _count(cached),
         _count(spent.get("reasoning_tokens")) if isinstance(spent, dict) else 0,

@@ -1,6 +1,9 @@
 """The real command reports each fault in one line with setting and remedy, and exits with status 1."""
 
+import ast
+import importlib.util
 import os
+import runpy
 import socket
 import subprocess
 import sys
@@ -11,6 +14,7 @@ import pytest
 from command_line import HINT, Here
 from waiting import LATE_S
 
+import proxy
 from proxy import __version__
 
 
@@ -209,3 +213,37 @@ def test_a_record_that_is_none(tmp_path: Path, here: Here) -> None:
     """If the file of the record is no database, ``runs`` reports it in one line."""
     (tmp_path / "toolrelay.db").write_bytes(b"this is no database, whatever its name" * 50)
     complaint(here("runs"))
+
+
+def test_check_reports_mcp_servers_without_what_talks_to_them(
+    tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MCP that is configured but not installed is one fault, with the command that installs it."""
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, package=None: None if name == "mcp" else find_spec(name, package),
+    )
+    (tmp_path / "toolrelay.toml").write_text(
+        '[upstreams.default]\nbase_url = "http://127.0.0.1:9/v1"\napi_key = ""\n'
+        '[mcp.servers.time]\ncommand = "uvx"\nargs = ["mcp-server-time"]\n'
+    )
+    lines = [line for line in here("check").stderr.splitlines() if line.startswith("toolrelay: mcp.servers:")]
+    assert len(lines) == 1, lines
+    assert "not installed" in lines[0]
+    assert "[mcp]" in lines[0]
+
+
+def test_an_older_python_gets_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of the source says which Python it needs, before it imports anything that an older one could
+    not read."""
+    package = Path(proxy.__file__).parent
+    for name in ("__init__.py", "__main__.py"):
+        ast.parse((package / name).read_text(), feature_version=(3, 7))
+    monkeypatch.setattr(sys, "version_info", (3, 10, 12, "final", 0))
+    monkeypatch.setattr(sys, "version", "3.10.12 (main)")
+    monkeypatch.setitem(sys.modules, "proxy.commands", None)
+    with pytest.raises(SystemExit) as left:
+        runpy.run_path(str(package / "__main__.py"), run_name="__main__")
+    assert left.value.code == "toolrelay needs Python 3.11 or newer, and this is 3.10.12"

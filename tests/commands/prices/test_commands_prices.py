@@ -1,8 +1,14 @@
 """``toolrelay prices``: where prices come from, and the update of their list."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
+
+from aiohttp import web
+from authority import Authority
+from forward_proxies import ForwardProxy
+from in_process import serving_app
 
 RAW = [
     {
@@ -67,6 +73,31 @@ def test_a_list_is_updated_only_on_request(tmp_path: Path, here: Any) -> None:
     assert "cannot be read" in here("prices", "update", "--from", "nowhere.json").stderr
     (tmp_path / "prices.json").write_text("{}")
     assert "it is no list of prices" in here("prices", "list").stderr
+
+
+async def test_the_update_leaves_by_the_way_that_the_settings_say(tmp_path: Path, here: Any) -> None:
+    """``prices update`` goes through ``network.https_proxy`` with its password, and trusts
+    ``network.ca_file``."""
+    authority = Authority(tmp_path)
+    configured(tmp_path, OPENAI + '[network]\nca_file = "authority.pem"\nhttps_proxy = "env:WAY"\n')
+    app = web.Application()
+    app.router.add_get("/data.json", _answer)
+    update = ("prices", "update", "--from", "https://prices.test/data.json", "--out", "prices.json")
+    async with serving_app(app, ssl=authority.server("prices.test")) as address:
+        port = int(address.rpartition(":")[2])
+        async with ForwardProxy({"prices.test": port}, credentials="anna:hunter2") as proxy:
+            env = {"WAY": f"http://anna:hunter2@127.0.0.1:{proxy.port}"}
+            done = await asyncio.to_thread(here, *update, env=env)
+            assert done.stdout.startswith(f"wrote prices.json: 1 model of 1 provider{chr(10)}"), done.stderr
+            assert proxy.asked == ["prices.test:443"]
+            configured(tmp_path, OPENAI + '[network]\nhttps_proxy = "env:WAY"\n')
+            assert "cannot be read" in (await asyncio.to_thread(here, *update, env=env)).stderr
+    refused = await asyncio.to_thread(here, *update)
+    assert "network.https_proxy" in refused.stderr
+
+
+async def _answer(request: web.Request) -> web.Response:
+    return web.json_response(RAW)
 
 
 def test_another_currency_does_not_use_the_bundled_list(tmp_path: Path, here: Any) -> None:

@@ -198,7 +198,7 @@ def test_serve_says_what_it_serves(tmp_path: Path) -> None:
     assert "Traceback" not in errors
     assert "upstream recorded: replay:" in text
     assert "replays recordings" in text
-    assert "tools loaded: calendar__list_events, core__calculate, core__get_current_time" in text
+    assert "tools loaded: core__calculate, core__get_current_time" in text
     assert "tools allowed: core__get_current_time" in text
     line = 'policy.allow = ["core__get_c*", "core__get_weather"]'
     assert f"not offered: core__get_weather: to allow it, set {line}" in text

@@ -18,12 +18,14 @@ CACHED = {
     ("native", "counts"),
     [
         ({"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}, (5, 2, 7, 0)),
-        ({"prompt_tokens": 5, "cache_read_input_tokens": 3, "completion_tokens": 2}, (5, 2, 0, 0)),
+        ({"prompt_tokens": 5, "completion_tokens": 2}, (5, 2, 7, 0)),
+        ({"input_tokens": 5, "output_tokens": 2, "total_tokens": None}, (5, 2, 7, 0)),
+        ({"prompt_tokens": 5, "cache_read_input_tokens": 3, "completion_tokens": 2}, (5, 2, 7, 0)),
         ({"input_tokens": 5, "output_tokens": 2, "total_tokens": 7,
           "input_tokens_details": {"cached_tokens": 3}}, (5, 2, 7, 3)),
         (CACHED, (123, 4, 127, 100)),
         ({"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7, "cached_tokens": 3}, (5, 2, 7, 3)),
-        ({"prompt_tokens": 5, "prompt_tokens_details": {}, "cached_tokens": 3}, (5, 0, 0, 3)),
+        ({"prompt_tokens": 5, "prompt_tokens_details": {}, "cached_tokens": 3}, (5, 0, 5, 3)),
         ({"input_tokens": 3, "cache_read_input_tokens": None, "output_tokens": 4}, (3, 4, 7, 0)),
     ],
 )  # fmt: skip
