@@ -18,8 +18,8 @@ from proxy.app.compose.tools import (
     argument_bounds,
     call_prices,
     load_registry,
-    mcp_provider,
     open_egress,
+    pinned_providers,
     tool_capabilities,
     tool_providers,
 )
@@ -29,6 +29,8 @@ from proxy.base.errors import ConfigError, Guard
 from proxy.base.globs import fits
 from proxy.config.checks.tool_faults import BoundFault, misplaced_bounds, missing_connections
 from proxy.config.load import Config
+from proxy.http.bodies import shapes_of_secrets
+from proxy.http.secrets import Secrets
 from proxy.relay.approvals.approvals import Approvals
 from proxy.relay.routing.router import Router
 from proxy.rights.limit_rules import KeyLimits, parse_cost_limits, parse_limits
@@ -37,6 +39,7 @@ from proxy.server.limits.limiter import RateLimiter
 from proxy.server.limits.opening import open_counters
 from proxy.store.base import Store
 from proxy.telemetry.approval_figures import ApprovalFigures
+from proxy.telemetry.content import ContentReader
 from proxy.telemetry.instruments import Instruments, known_models, open_instruments
 from proxy.telemetry.mcp_figures import mcp_metrics
 from proxy.telemetry.refused_keys import RefusedKeys
@@ -46,8 +49,10 @@ from proxy.tools.access.catalog import MOST_OFFERED, Catalog, Registry, too_many
 from proxy.tools.access.egress import EgressPool
 from proxy.tools.access.policy import Policy
 from proxy.tools.agents.provider import AgentProvider
+from proxy.tools.contract.redaction import redact_written
 from proxy.tools.contract.results.paging import PagedResults
 from proxy.tools.mcp.overview import ServerOverview
+from proxy.tools.mcp.pinned import PinnedProvider
 from proxy.tools.mcp.provider import McpProvider
 from proxy.tools.running.runner import Runner
 from proxy.upstreams.base import Upstream
@@ -71,11 +76,16 @@ class Services(Struct, frozen=True):
     approvals: Approvals
     webhook: ApprovalWebhook | None = None
     approval_figures: ApprovalFigures | None = None
-    mcp: Sequence[McpProvider] = ()
+    pinned: Sequence[PinnedProvider] = ()
     agents: Sequence[AgentProvider] = ()
     links: CoreLinks = field(default_factory=CoreLinks)
     detached: list[Callable[[float], Awaitable[None]]] = field(default_factory=list)
     """Called as ``(seconds)``; each waits at most that long for runs that continue without their clients."""
+
+    @property
+    def mcp(self) -> Sequence[McpProvider]:
+        """The provider of the tools of all MCP servers; none if no server is configured."""
+        return [provider for provider in self.pinned if isinstance(provider, McpProvider)]
 
     async def mcp_overview(self) -> Sequence[ServerOverview]:
         """Return the state of each MCP server, and which of its tools are allowed. Raises StoreError."""
@@ -142,7 +152,7 @@ class Services(Struct, frozen=True):
             fault
             for where in written
             for fault in misplaced_bounds(
-                catalog, where, written[where], whole=whole, servers=self.config.mcp.servers
+                catalog, where, written[where], whole=whole, pinned=self.config.pinned_patterns
             )
         ]
 
@@ -195,9 +205,9 @@ async def create_services(
     policy = _policy(config, credentials)
     made = partial(tool_providers, config, capabilities, clock, paged_results, links, upstreams, guard)
     own, providers = given.providers is None, made() if given.providers is None else given.providers
-    mcp = mcp_provider(config, given, store, credentials, guard) if own else ()
-    agents = agent_provider(config, given, [*providers, *mcp], policy) if own else ()
-    registry = await load_registry([*providers, *mcp, *agents], given, guard, call_prices(config))
+    pinned = pinned_providers(config, given, store, credentials, egress, guard)
+    agents = agent_provider(config, given, [*providers, *pinned], policy) if own else ()
+    registry = await load_registry([*providers, *pinned, *agents], given, guard, call_prices(config))
     instruments = _instruments(config, registry, given.endpoints, store)
     webhook, figures = make_webhook(config), make_figures(config, store, instruments.metrics)
     runner = Runner(
@@ -233,7 +243,7 @@ async def create_services(
         approvals=make_approvals(config, runner, store, figures, webhook),
         webhook=webhook,
         approval_figures=figures,
-        mcp=mcp,
+        pinned=pinned,
         agents=agents,
         links=links,
     )
@@ -249,7 +259,7 @@ def _policy(config: Config, credentials: OpenCredentials | None) -> Policy:
 
 
 async def _start(services: Services) -> Services:
-    """Open the record, and serve the tools of MCP servers that are pinned there."""
+    """Open the record, and serve the tools that are pinned there."""
     registry, mcp = services.registry, services.mcp
     registry.set_check(services.check_catalog)
     if mcp:
@@ -258,7 +268,7 @@ async def _start(services: Services) -> Services:
         )
     await services.store.start()
     try:
-        for provider in mcp:
+        for provider in services.pinned:
             if await provider.begin():
                 await registry.refresh(quiet=True)
             provider.follow(services.refresh_tools)
@@ -289,9 +299,23 @@ def _instruments(config: Config, registry: Registry, endpoints: EndpointTable, s
         version=__version__,
         servers=tuple(config.mcp.servers),
         requests=store if config.store.requests else None,
+        content=_content(config, registry, endpoints) if config.telemetry.content else None,
     )
     instruments.watch_store(store)
     return instruments
+
+
+def _content(config: Config, registry: Registry, endpoints: EndpointTable) -> ContentReader:
+    """Build what reads the content of requests for traces."""
+    aliases: dict[str, str] = dict((*config.tools.hosted.items(), *config.tools.aliases.items()))
+
+    def mask(name: str, arguments: str) -> str:
+        spec = registry.current.get(aliases.get(name, name))
+        return arguments if spec is None else redact_written(arguments, spec)
+
+    shapes = shapes_of_secrets(config.secrets())
+    secrets = Secrets(shapes) if shapes else None
+    return ContentReader(endpoints, built_in_wires(), mask, secrets, config.telemetry.content_max_chars)
 
 
 def _limiter(config: Config, instruments: Instruments, now: Callable[[], float]) -> RateLimiter:

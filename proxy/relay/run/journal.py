@@ -51,6 +51,7 @@ class Journal:
             "model": request.model,
             "preview": request.preview,
             "agent": record.agent,
+            "may_store": request.may_store,
         }
         self.watch("run_started", facts)
 
