@@ -37,7 +37,7 @@ from proxy.tools.agents.agent import Agent
 from proxy.tools.agents.provider import AgentProvider
 from proxy.tools.contract.bounds import ArgumentBound
 from proxy.tools.contract.capabilities import Capabilities, Clock, HttpSource
-from proxy.tools.contract.provider import ToolProvider
+from proxy.tools.contract.provider import Person, ToolProvider
 from proxy.tools.contract.results.paging import PagedResults
 from proxy.tools.mcp.authorization import ServerAuthorizer
 from proxy.tools.mcp.host_client import HostClient
@@ -99,12 +99,14 @@ def _api_provider(
     if not config.openapi:
         return ()
 
-    def client(connection: str, hosts: Sequence[str], place: Placement | None) -> EgressClient | None:
+    def client(
+        connection: str, hosts: Sequence[str], place: Placement | None, person: Person | None
+    ) -> EgressClient | None:
         if egress is None or credentials is None:
             return None
         if place is None:
             return egress.client(hosts)
-        return credentials.broker.placing_client(connection, hosts, place)
+        return credentials.broker.placing_client(connection, hosts, place, person)
 
     return (OpenApiProvider(known_apis(config.openapi), pins, client, timeout_s=config.tools.timeout_s),)
 

@@ -429,6 +429,7 @@ class Approvals(Decisions):
             resuming.meter,
             identity.key,
             resuming.catalog,
+            person=identity.person,
         )
         with resuming.within(place) if _has_run(place.call.name) else nullcontext():
             result = await self._runner.run(place.call, context, policy=resuming.policy, approved=approved)
