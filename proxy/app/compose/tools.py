@@ -45,6 +45,7 @@ from proxy.tools.mcp.pinned import PinnedProvider
 from proxy.tools.mcp.pins import FiledPins, PinSource, RecordedPins
 from proxy.tools.mcp.provider import McpProvider
 from proxy.tools.openapi.provider import OpenApiProvider
+from proxy.tools.programs import racer
 from proxy.tools.providers.modules import load_module
 from proxy.upstreams.base import Upstream
 
@@ -214,6 +215,8 @@ def serving_tools(config: Config) -> dict[str, str]:
     targets = {str(kind): target for kind, target in config.tools.hosted.items()}
     if config.tools.programs != "off":
         targets["code_execution"] = RUN_PROGRAM
+        if racer.is_installed():
+            targets["programmatic_tool_calling"] = RUN_PROGRAM
     return {**targets, "image_generation": GENERATE_IMAGE} if config.tools.images_at else targets
 
 

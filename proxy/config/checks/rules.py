@@ -308,6 +308,7 @@ def resolve_secrets(
     mcp = resolve_mcp(config.mcp, resolve)
     openapi = resolve_apis(config.openapi, resolve)
     approvals = _resolved_webhook(config.approvals, resolve)
+    ui = _resolved_ui(config.ui, resolve)
     network = proxies.network(config.network)
     tools = config.tools.model_copy(update={"proxy": proxies.resolved(config.tools.proxy, "tools.proxy")})
     mcp = mcp.model_copy(update={"proxy": proxies.resolved(mcp.proxy, "mcp.proxy")})
@@ -323,7 +324,7 @@ def resolve_secrets(
         "approvals": approvals,
         "network": network,
         "tools": tools,
-        "ui": _resolved_ui(config.ui, resolve),
+        "ui": ui,
     }
     return config.model_copy(update={**plain, "store": store, "limits": limits}), []
 
