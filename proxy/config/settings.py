@@ -22,6 +22,7 @@ from proxy.config.sections.access import (
     PolicyConfig,
     PriceConfig,
 )
+from proxy.config.sections.extensions import HooksConfig, PluginsConfig
 from proxy.config.sections.network import NetworkConfig, ProxyAddress, credentials_of
 from proxy.config.sections.operation import (
     LogConfig,
@@ -277,6 +278,8 @@ class Config(Section):
         },
     )
     mcp: McpConfig = McpConfig()
+    hooks: HooksConfig = HooksConfig()
+    plugins: PluginsConfig = PluginsConfig()
     credentials: Annotated[dict[str, CredentialConfig], AfterValidator(check_names)] = Field(
         default={}, json_schema_extra={"shown_as": "duffel", "example": 'token = "env:DUFFEL_TOKEN"'}
     )

@@ -88,7 +88,7 @@ def create_runs(
         parents=parents,
         searches=services.links.searches,
     )
-    runs = Runs(planner, orchestrator, prices, memory)
+    runs = Runs(planner, orchestrator, prices, memory, services.hooks)
     if config.tools.programs != "off":
         services.links.programs.bind(_program_runs(services, parents))
     for provider in services.agents:

@@ -25,10 +25,12 @@ from proxy.app.compose.tools import (
 )
 from proxy.app.compose.upstreams import open_price_list, open_upstreams, served
 from proxy.app.open_record import open_record
+from proxy.app.plugins import load_hooks
 from proxy.base.errors import ConfigError, Guard
 from proxy.base.globs import fits
 from proxy.config.checks.tool_faults import BoundFault, misplaced_bounds, missing_connections
 from proxy.config.load import Config
+from proxy.hooks.chain import HookChain
 from proxy.relay.approvals.approvals import Approvals
 from proxy.relay.routing.router import Router
 from proxy.rights.limit_rules import KeyLimits, parse_cost_limits, parse_limits
@@ -74,6 +76,7 @@ class Services(Struct, frozen=True):
     mcp: Sequence[McpProvider] = ()
     agents: Sequence[AgentProvider] = ()
     links: CoreLinks = field(default_factory=CoreLinks)
+    hooks: HookChain = field(default_factory=HookChain)
     detached: list[Callable[[float], Awaitable[None]]] = field(default_factory=list)
     """Called as ``(seconds)``; each waits at most that long for runs that continue without their clients."""
 
@@ -187,7 +190,7 @@ async def create_services(
     ``guard`` wraps the loading of what the rest works without: each tool, module of tools, and upstream.
     Raises :class:`~proxy.base.errors.ConfigError` and :class:`~proxy.base.errors.StoreError`.
     """
-    given, upstreams = overrides or Overrides(), dict[str, Upstream]()
+    given, upstreams = (overrides or Overrides()).with_plugins(config, guard), dict[str, Upstream]()
     clock, store = given.clock or SystemClock(), open_record(config, reap=reap)
     egress = open_egress(config) if given.http is None else None
     paged_results, links = PagedResults(record=store, now=store.now), CoreLinks()
@@ -199,6 +202,8 @@ async def create_services(
     agents = agent_provider(config, given, [*providers, *mcp], policy) if own else ()
     registry = await load_registry([*providers, *mcp, *agents], given, guard, call_prices(config))
     instruments = _instruments(config, registry, given.endpoints, store)
+    # What is replayed was recorded after the hooks.
+    hooks = load_hooks(config, guard, instruments.hooks.hooked) if own else HookChain()
     webhook, figures = make_webhook(config), make_figures(config, store, instruments.metrics)
     runner = Runner(
         registry,
@@ -218,6 +223,7 @@ async def create_services(
         credentials=credentials.broker if credentials is not None and given.fetch_credentials else None,
         log_arguments=config.store.content != "none",
         now=store.now,
+        hooks=hooks,
     )
     services = Services(
         config=config,
@@ -236,6 +242,7 @@ async def create_services(
         mcp=mcp,
         agents=agents,
         links=links,
+        hooks=hooks,
     )
     return await _start(services)
 

@@ -171,6 +171,7 @@ class Orchestrator:
             identity.key,
             tools.selection.catalog,
             job.keeps,
+            originals=job.client.ask.options.originals,
         )
         now = ToolState(tools, context, self._journal.sealed, tools.offer)
         nested, detached = job.client.ask.nested, job.client.ask.options.detached

@@ -183,6 +183,7 @@ class _ProgramRun:
             ask.identity.key,
             None if access is None else access.catalog,
             parent.asking.keeps,
+            originals=ask.options.originals,
         )
         left_s = min(owner._timeout_s, parent.purse.seconds_left())
         deadline = self._began + max(left_s - _MARGIN_S, left_s / 2)

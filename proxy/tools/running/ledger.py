@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from proxy.base.caches import text_bytes, value_bytes
 from proxy.base.events import ImageSource, ToolCall, ToolResult
+from proxy.hooks.placeholders import Placeholders
 from proxy.records.background import Lease
 from proxy.records.rows import Limiter, join_sources
 from proxy.tools.access.catalog import Catalog
@@ -250,7 +251,8 @@ class RunContext(Struct, frozen=True):
     separate callers; if empty, the caller's own. ``catalog`` has the tools that the run was planned with;
     ``None`` for those that are served at the time of the call. ``images`` gives images of the conversation;
     ``None`` if calls may have none. ``keeps`` allows that content is stored for
-    other processes; a client may ask that none is.
+    other processes; a client may ask that none is. ``originals`` are the placeholders of the request, to
+    which hooks may add; ``None`` if its answer restores none.
     """
 
     run_id: str
@@ -263,6 +265,7 @@ class RunContext(Struct, frozen=True):
     catalog: Catalog | None = None
     keeps: bool = False
     images: ImageSource | None = None
+    originals: Placeholders | None = None
 
     def at_turn(self, turn: int) -> "RunContext":
         """Return the context of another turn of the run; turns count from 1."""
@@ -277,6 +280,7 @@ class RunContext(Struct, frozen=True):
             self.catalog,
             self.keeps,
             self.images,
+            self.originals,
         )
 
 

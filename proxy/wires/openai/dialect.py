@@ -7,6 +7,7 @@ import orjson
 from msgspec.structs import replace
 
 from proxy.wires.dialect import (
+    OPAQUE,
     Credential,
     Dialect,
     Endpoint,
@@ -227,6 +228,8 @@ SHARED: Final = Dialect(
             }
         ),
         lists=frozenset({"tool_calls", "content"}),
+        opaque=OPAQUE | {"tool_call_id", "thought_signature"},
+        json_texts=frozenset({"arguments"}),
     ),
     tools=(
         *(HostedTool(kind, repeatable=True) for kind in ("function", "custom", "web_search", "file_search")),
