@@ -1,11 +1,11 @@
 """Loads what operators add: hooks of files and modules, and plugins of installed packages.
 
 A plugin is an entry point (https://packaging.python.org/en/latest/specifications/entry-points/) in one of the
-groups ``toolrelay.tools``, ``toolrelay.hooks``, ``toolrelay.dialects`` and ``toolrelay.stores``. Only those
+groups ``toolrelay.tools``, ``toolrelay.hooks`` and ``toolrelay.dialects``. Only those
 that the settings name are imported: an installed package does not run by itself.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -38,9 +38,13 @@ def load_plugin(kind: str, name: str) -> Any:
         raise ConfigError(
             setting, *_not_one(name, group, sorted({one.name for one in found}), [*named.values()])
         )
+    return _made(setting, name, next(iter(named.values())).load)
+
+
+def _made(setting: str, name: str, make: Callable[..., Any], *given: Any) -> Any:
     try:
-        return next(iter(named.values())).load()
-    # The boundary to the package of somebody else, which may raise anything while it is imported.
+        return make(*given)
+    # The boundary to the package of somebody else, which may raise anything while it is loaded.
     except (Exception, SystemExit) as error:  # noqa: BLE001
         raise import_failed(setting, name, error) from None
 
@@ -76,7 +80,7 @@ def _hooks_in(setting: str, name: str, loaded: Any) -> Iterator[NamedHook]:
     """Yield the hooks of a module, or of what an entry point names: a hook, a class of hooks, or a list."""
     given = getattr(loaded, "hooks", None) if isinstance(loaded, ModuleType) else loaded
     if isinstance(given, type):
-        given = given()
+        given = _made(setting, name, given)
     found = [*given] if isinstance(given, list | tuple) else [given]
     for hook in found:
         if not any(callable(getattr(hook, point, None)) for point in POINTS):
@@ -101,7 +105,7 @@ def plugin_tools(config: Config, capabilities: Capabilities, guard: Guard) -> It
                 functions = tools_of("plugins.tools", name, loaded)
                 provider: Any = FunctionProvider(name, functions, capabilities, guard=guard)
             else:
-                provider = loaded(capabilities)
+                provider = _made("plugins.tools", name, loaded, capabilities)
             if not all(hasattr(provider, method) for method in ("list_tools", "call_tool")):
                 raise ConfigError("plugins.tools", f'"{name}" brings no tools', "Name a module with @tool")
             yield provider

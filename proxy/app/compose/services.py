@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
+from typing import Any
 
 import structlog
 from msgspec import Struct, field
@@ -211,19 +212,15 @@ async def create_services(
         store,
         None,
         clock,
-        default_timeout_s=config.tools.timeout_s,
         paged_results=paged_results,
         cached_results=store if store.sealed and config.store.content != "none" else None,
-        max_read_only=config.limits.concurrent_tools,
-        max_read_only_per_caller=config.limits.concurrent_tools_per_caller,
-        max_parallel=config.tools.max_parallel,
         on_crash=given.on_tool_crash,
         on_closed=instruments.hooks.invocation_ended,
         effects=store,
         credentials=credentials.broker if credentials is not None and given.fetch_credentials else None,
-        log_arguments=config.store.content != "none",
         now=store.now,
         hooks=hooks,
+        **_runner_settings(config),
     )
     services = Services(
         config=config,
@@ -245,6 +242,17 @@ async def create_services(
         hooks=hooks,
     )
     return await _start(services)
+
+
+def _runner_settings(config: Config) -> dict[str, Any]:
+    """Return the operator's settings for the runner of tools."""
+    return {
+        "default_timeout_s": config.tools.timeout_s,
+        "max_read_only": config.limits.concurrent_tools,
+        "max_read_only_per_caller": config.limits.concurrent_tools_per_caller,
+        "max_parallel": config.tools.max_parallel,
+        "log_arguments": config.store.content != "none",
+    }
 
 
 def _policy(config: Config, credentials: OpenCredentials | None) -> Policy:

@@ -39,8 +39,3 @@ class PluginsConfig(Section):
         default=(),
         description="Entry points of the group toolrelay.dialects to load: dialects that clients may speak.",
     )
-    stores: Names = Field(
-        default=(),
-        description="Entry points of the group toolrelay.stores to load. Their names are the schemes of "
-        "store.url.",
-    )

@@ -23,19 +23,25 @@ _Channel = tuple[Any, ...]
 
 
 class _Held(Struct):
-    """An event that has not been sent; ``payload`` is ``None`` if it goes out as it came."""
+    """An event that has not been sent: as it came, and its payload as it is now. ``pieces`` are the places of
+    its pieces, each with the text that it came with."""
 
     raw: bytes
-    data: bytes = b""
-    payload: dict[str, Any] | None = None
+    data: bytes
+    payload: dict[str, Any]
+    pieces: list[tuple[dict[str, Any], str, str]]
     changed: bool = False
+
+    @property
+    def is_same(self) -> bool:
+        """Whether it may go out as it came."""
+        return not self.changed and all(holder[key] == given for holder, key, given in self.pieces)
 
 
 class _Tail(Struct, frozen=True):
     """The end of a piece that may become a placeholder, and the place in its event to put it back."""
 
     text: str
-    event: _Held
     holder: dict[str, Any]
     key: str
 
@@ -85,12 +91,11 @@ class Restorer:
                 self._settle(out)
             out.append(event.raw)
             return
-        held = _Held(event.raw, event.data, payload)
-        pieces = set()
+        held = _Held(event.raw, event.data, payload, [])
         for holder, key, channel, piece in self._pieces(payload):
-            pieces.add((id(holder), key))
-            self._piece(held, holder, key, channel, in_json=piece.in_json or self._json_answer)
-        held.changed |= self._restore(payload, frozenset(pieces))
+            held.pieces.append((holder, key, holder[key]))
+            self._piece(holder, key, channel, in_json=piece.in_json or self._json_answer)
+        held.changed = self._restore(payload, frozenset((id(holder), key) for holder, key, _ in held.pieces))
         self._held.append(held)
         self._bytes += len(held.raw)
         if not self._tails:
@@ -98,22 +103,17 @@ class Restorer:
         elif self._bytes > _MOST_HELD or len(self._held) > _MOST_EVENTS:
             self._settle(out)
 
-    def _piece(
-        self, held: _Held, holder: dict[str, Any], key: str, channel: _Channel, *, in_json: bool
-    ) -> None:
+    def _piece(self, holder: dict[str, Any], key: str, channel: _Channel, *, in_json: bool) -> None:
         """Restore a piece of a text, joined with what was held back of the piece before it."""
-        given = holder[key]
         before = self._tails.pop(channel, None)
-        done, rest = self._originals.split((before.text if before else "") + given, in_json=in_json)
-        holder[key] = done
-        held.changed |= done != given
+        text = holder[key] if before is None else before.text + holder[key]
+        holder[key], rest = self._originals.split(text, in_json=in_json)
         if rest:
-            self._tails[channel] = _Tail(rest, held, holder, key)
+            self._tails[channel] = _Tail(rest, holder, key)
 
     def _settle(self, out: list[bytes]) -> None:
         """Send everything: what is held back becomes no placeholder."""
         for tail in self._tails.values():
-            # Where an event holds nothing but what it came with, it keeps its bytes.
             tail.holder[tail.key] += tail.text
         self._tails.clear()
         self._send(out)
@@ -125,7 +125,7 @@ class Restorer:
 
     @staticmethod
     def _written(event: _Held) -> bytes:
-        if not event.changed or event.payload is None:
+        if event.is_same:
             return event.raw
         data = orjson.dumps(event.payload)
         head, found, tail = event.raw.partition(event.data)
