@@ -79,9 +79,13 @@ class Process:
                         total += int(line.split()[1])
         return total
 
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the process."""
+        self._child.send_signal(number)
+
     def stop(self) -> None:
         """End the process, finally by force."""
-        self._child.send_signal(signal.SIGTERM)
+        self.send(signal.SIGTERM)
         try:
             self._child.wait(5)
         except subprocess.TimeoutExpired:

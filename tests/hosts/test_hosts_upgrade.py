@@ -5,7 +5,6 @@ import contextlib
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ from looping import ASK
 from process_tree import children
 from proxy_process import serving, write_config
 from raw_upstream import RawUpstream
+from releases import POSTGRES_STEPS, ROOT, previous_release, release
 from store_postgres import fetch
 from store_records import run
 from waiting import PATIENCE_S
@@ -32,7 +32,6 @@ from proxy.store.postgres.migrate import migrate_postgres
 from proxy.store.postgres.store import PostgresStore
 from proxy.store.sql.migrate import (
     OLDEST_BESIDE,
-    find_migrations,
     latest_schema,
     load_migrations,
     migrate_sqlite,
@@ -40,8 +39,7 @@ from proxy.store.sql.migrate import (
 from proxy.store.sqlite.owners import OwnerLock
 from proxy.store.sqlite.store import SqliteStore
 
-ROOT = Path(__file__).parents[2]
-STEPS = load_migrations(find_migrations("postgres"))
+STEPS = POSTGRES_STEPS
 WITH_LOCKS = STEPS[:31]
 """The schemas in which a process that lived held an advisory lock; later ones have leases."""
 
@@ -172,28 +170,10 @@ async def test_a_worker_that_can_never_start_again_leaves_no_client_waiting(tmp_
                 await proxy.ask({**ASK, "stream": False})
 
 
-def _git(*words: str) -> bytes:
-    """Return what Git prints about this folder; nothing if it has no history."""
-    return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, check=False).stdout
-
-
-def _release(folder: Path, most: int) -> Path:
-    """Unpack the newest commit with a schema of at most ``most``; skip the test without the history."""
-    now = [f"{step.name}.sql" for step in STEPS]
-    for commit in _git("rev-list", "--max-count=40", "HEAD", "--", "migrations/postgres").decode().split():
-        names = _git("ls-tree", "--name-only", f"{commit}:migrations/postgres").decode().split()
-        if names and names == now[: len(names)] and len(names) <= most:
-            folder.mkdir()
-            packed = _git("archive", commit, "proxy", "migrations")
-            subprocess.run(["tar", "-x", "-C", str(folder)], input=packed, check=True)
-            return folder
-    pytest.skip("the history of this folder is missing, or too short for the earlier version")
-
-
 async def test_a_release_that_would_break_promises_and_this_one(tmp_path: Path, postgres_url: str) -> None:
     """With the code of the last version that may not run beside this one: this one refuses to start while it
     serves, and it serves on; after it has stopped, this one starts, and then the earlier one does not."""
-    earlier = await asyncio.to_thread(_release, tmp_path / "earlier", OLDEST_BESIDE - 1)
+    earlier = await asyncio.to_thread(release, tmp_path / "earlier", OLDEST_BESIDE - 1)
     async with RawUpstream(*[chat_reply("Hello.")] * 2) as upstream:
         site, old, new = _site(tmp_path, earlier, upstream.url, postgres_url)
         async with serving(site, env=old) as proxy:
@@ -218,9 +198,7 @@ async def test_a_release_that_would_break_promises_and_this_one(tmp_path: Path, 
 async def test_the_previous_release_serves_beside_this_one(tmp_path: Path, postgres_url: str) -> None:
     """With the code of the version before, if that may run beside this one: both serve on one record, and the
     earlier one cannot start again."""
-    if len(STEPS) - 1 < OLDEST_BESIDE:
-        pytest.skip("the previous release may not run beside this one")
-    earlier = await asyncio.to_thread(_release, tmp_path / "earlier", len(STEPS) - 1)
+    earlier = await asyncio.to_thread(previous_release, tmp_path / "earlier")
     async with RawUpstream(*[chat_reply("Hello.")] * 4) as upstream:
         site, old, new = _site(tmp_path, earlier, upstream.url, postgres_url)
         async with serving(site, env=old) as before:

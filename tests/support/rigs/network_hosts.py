@@ -22,6 +22,50 @@ def _ip(*arguments: str) -> str:
     return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True).stdout
 
 
+class Line:
+    """Passes connections on from an address of the bridge to a port of this machine, until it is cut."""
+
+    def __init__(self, gateway: str, port: int) -> None:
+        self.port = 0
+        self._gateway = gateway
+        self._to = port
+        self._server: asyncio.Server | None = None
+        self._writers = set[asyncio.StreamWriter]()
+        self._tasks = set[asyncio.Task[None]]()
+
+    async def open(self) -> None:
+        """Listen, on the same port as before the line was cut."""
+        self._server = await asyncio.start_server(self._serve, self._gateway, self.port)
+        self.port = int(self._server.sockets[0].getsockname()[1])
+
+    async def cut(self) -> None:
+        """End all connections, and take no more."""
+        if self._server is not None:
+            self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._writers.clear()
+        self._tasks.clear()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        if (own := asyncio.current_task()) is not None:
+            self._tasks.add(own)
+        with contextlib.suppress(OSError):
+            theirs, to_them = await asyncio.open_connection("127.0.0.1", self._to)
+            self._writers.add(to_them)
+            await asyncio.gather(_pump(reader, to_them), _pump(theirs, writer))
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.transport.abort()
+
+
 class Network:
     """A bridge, and the hosts behind it."""
 
@@ -72,34 +116,14 @@ class Network:
 
     async def forward(self, port: int) -> int:
         """Let hosts reach a port of this machine; return the port at the gateway."""
+        return (await self.line(port)).port
 
-        writers, tasks = set[asyncio.StreamWriter](), set[asyncio.Task[None]]()
-
-        async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            with contextlib.suppress(OSError):
-                while data := await reader.read(65536):
-                    writer.write(data)
-                    await writer.drain()
-            writer.transport.abort()
-
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writers.add(writer)
-            if (own := asyncio.current_task()) is not None:
-                tasks.add(own)
-            with contextlib.suppress(OSError):
-                theirs, to_them = await asyncio.open_connection("127.0.0.1", port)
-                writers.add(to_them)
-                await asyncio.gather(pump(reader, to_them), pump(theirs, writer))
-
-        async def close() -> None:
-            server.close()
-            for writer in writers:
-                writer.transport.abort()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-        server = await asyncio.start_server(serve, self.gateway, 0)
-        self._stack.push_async_callback(close)
-        return int(server.sockets[0].getsockname()[1])
+    async def line(self, port: int) -> Line:
+        """Let hosts reach a port of this machine by a line that the test may cut."""
+        line = Line(self.gateway, port)
+        self._stack.push_async_callback(line.cut)
+        await line.open()
+        return line
 
     async def serve(self, name: str, folder: Path, env: dict[str, str]) -> ProxyProcess:
         """Start the server of a host."""

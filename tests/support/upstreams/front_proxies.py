@@ -43,7 +43,7 @@ frontend front
   default_backend back
 backend back
   {more}
-  server one 127.0.0.1:{behind} {server}
+  server one {host}:{behind} {server}
 """
 
 
@@ -74,13 +74,17 @@ async def nginx(
 
 
 @asynccontextmanager
-async def haproxy(folder: Path, behind: int, more: str = "", server: str = "") -> AsyncIterator[ProxyAddress]:
-    """Run HAProxy with one server at the port ``behind``, and with the directives ``more`` of the backend and
-    ``server`` of its server."""
+async def haproxy(
+    folder: Path, behind: int, more: str = "", server: str = "", host: str = "127.0.0.1"
+) -> AsyncIterator[ProxyAddress]:
+    """Run HAProxy with one server at ``host`` and the port ``behind``.
+
+    ``more`` are further directives of the backend, and ``server`` those of its server.
+    """
     found = _program("haproxy")
     with reserved_port() as port:
         file = folder / f"haproxy-{port}.cfg"
-        file.write_text(_HAPROXY.format(port=port, behind=behind, more=more, server=server))
+        file.write_text(_HAPROXY.format(port=port, host=host, behind=behind, more=more, server=server))
         async with child_server(found, "-db", "-q", "-f", str(file), port=port):
             yield ProxyAddress(port)
 
