@@ -1,7 +1,7 @@
 """Loads what operators add: hooks of files and modules, and plugins of installed packages.
 
 A plugin is an entry point (https://packaging.python.org/en/latest/specifications/entry-points/) in one of the
-groups ``toolrelay.tools``, ``toolrelay.hooks`` and ``toolrelay.dialects``. Only those
+groups ``toolrelay.tools``, ``toolrelay.hooks``, ``toolrelay.dialects`` and ``toolrelay.stores``. Only those
 that the settings name are imported: an installed package does not run by itself.
 """
 
@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from proxy.base.errors import ConfigError, Guard
 from proxy.config.load import Config
 from proxy.hooks.chain import Counted, HookChain, NamedHook
 from proxy.hooks.contract import POINTS
+from proxy.store.base import Store
+from proxy.store.options import StoreOptions
 from proxy.tools.contract.capabilities import Capabilities
 from proxy.tools.contract.provider import ToolProvider
 from proxy.tools.providers.function import FunctionProvider
@@ -26,12 +28,12 @@ from proxy.wires.wire import Wire
 _HOOKS = "hooks.modules"
 
 
-def load_plugin(kind: str, name: str) -> Any:
-    """Import the plugin that ``plugins.<kind>`` names.
+def load_plugin(kind: str, name: str, setting: str = "") -> Any:
+    """Import the plugin that a ``setting`` names, by default ``plugins.<kind>``.
 
     Raises :class:`~proxy.base.errors.ConfigError` if there is none or several, and if it cannot be imported.
     """
-    setting, group = f"plugins.{kind}", f"toolrelay.{kind}"
+    setting, group = setting or f"plugins.{kind}", f"toolrelay.{kind}"
     found = entry_points(group=group)
     named = {one.value: one for one in found if one.name == name}
     if len(named) != 1:
@@ -109,6 +111,14 @@ def plugin_tools(config: Config, capabilities: Capabilities, guard: Guard) -> It
             if not all(hasattr(provider, method) for method in ("list_tools", "call_tool")):
                 raise ConfigError("plugins.tools", f'"{name}" brings no tools', "Name a module with @tool")
             yield provider
+
+
+def plugin_store(name: str, options: StoreOptions) -> Store:
+    """Return the store of a plugin, not started yet; an entry point names a function that makes it."""
+    store = _made("store.url", name, load_plugin("stores", name, "store.url"), options)
+    if not all(hasattr(store, method) for method in ("start", "put_run", "aclose")):
+        raise ConfigError("store.url", f'"{name}" makes no store', "Let it name a function that returns one")
+    return cast("Store", store)
 
 
 def with_dialects(

@@ -128,3 +128,30 @@ async def test_a_dialect_of_a_package_is_served(install: Install) -> None:
     with pytest.raises(ConfigError, match='"five" is no dialect'):
         async with running(make_config("http://127.0.0.1:9", plugins={"dialects": ("five",)})):
             pass
+
+
+STORE = """
+from proxy.store.sqlite.memory import MemoryStore
+
+OPENED = []
+
+def opened(options):
+    OPENED.append(options.content)
+    return MemoryStore(options)
+"""
+
+
+async def test_a_store_of_a_package_keeps_the_record(install: Install) -> None:
+    """``store.url`` names the plugin that opens the record, with the options of the settings."""
+    install("our_store", STORE, stores="keeping = our_store:opened")
+    chat, store = SPEAKERS["chat"], {"url": "plugin:keeping", "content": "all"}
+    async with (
+        RawUpstream(chat.script(Turn("Done."))) as server,
+        running(make_config(server.url, modules=("probe_tools",), store=store)) as proxy,
+    ):
+        await proxy.ask(chat.ask([Message("user", "Look.")]), path=chat.path)
+        assert (await proxy.only_run()).run.status == "completed"
+    assert sys.modules["our_store"].OPENED == ["all"]
+    with pytest.raises(ConfigError, match=r'store.url: .*"other".*there are: keeping'):
+        async with running(make_config(server.url, store={"url": "plugin:other"})):
+            pass

@@ -140,7 +140,7 @@ def _commits(services: Services) -> CommitWaiter:
     config = services.config
     return CommitWaiter(
         services.store,
-        shared=config.server.workers > 1 or config.store.url.startswith("postgres"),
+        shared=config.server.workers > 1 or config.store.url.startswith(("postgres", "plugin:")),
         late=services.instruments.hooks.late,
     )
 

@@ -214,6 +214,7 @@ SHARED: Final = Dialect(
     # Sources: the request types of openai 3.57 (``tool_param``, ``moderation``); OpenRouter's API reference,
     # and its guides on model fallbacks, presets, plugins and server tools.
     fields=RequestFields(
+        texts=("messages", "prediction"),
         tools=("tools", "functions"),
         usage=("stream_options", "include_usage"),
         models=(("models",), ("moderation", "model"), ("svg", "model")),

@@ -53,7 +53,7 @@ RESPONSES: Final = replace(
     ),
     fields=RequestFields(
         turns="input",
-        texts=("instructions", "input"),
+        texts=("instructions", "input", "prompt"),
         tool_holders=("input",),
         continues="previous_response_id",
         conversation="conversation",
@@ -65,7 +65,8 @@ RESPONSES: Final = replace(
         volatile=frozenset({"encrypted_content", "status"}),
         reasoning=frozenset({"reasoning"}),
         lists=frozenset({"content"}),
-        opaque=OPAQUE | {"call_id", "status", "item_id", "response_id", "image_url", "file_url", "phase"},
+        opaque=OPAQUE
+        | {"call_id", "status", "item_id", "response_id", "image_url", "file_url", "phase", "version"},
         json_texts=frozenset({"arguments"}),
     ),
     pieces=(

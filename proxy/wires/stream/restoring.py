@@ -7,7 +7,7 @@ and all that follow it, until the next piece of the same text decides. All other
 complete. An event without a placeholder keeps its bytes.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -20,6 +20,7 @@ _MOST_HELD: Final = 256 * 1024
 _MOST_EVENTS: Final = 256
 
 _Channel = tuple[Any, ...]
+_Piece = tuple[dict[str, Any], str, str]
 
 
 class _Held(Struct):
@@ -29,7 +30,7 @@ class _Held(Struct):
     raw: bytes
     data: bytes
     payload: dict[str, Any]
-    pieces: list[tuple[dict[str, Any], str, str]]
+    pieces: list[_Piece]
     changed: bool = False
 
     @property
@@ -61,7 +62,7 @@ class Restorer:
     def whole(self, body: bytes) -> bytes:
         """Return a whole answer, or an error, with its originals; the same bytes if it is no JSON object."""
         payload = _object(body)
-        if payload is None or not self._restore(payload, frozenset()):
+        if payload is None or not self._restore(payload, ()):
             return body
         return orjson.dumps(payload)
 
@@ -95,7 +96,7 @@ class Restorer:
         for holder, key, channel, piece in self._pieces(payload):
             held.pieces.append((holder, key, holder[key]))
             self._piece(holder, key, channel, in_json=piece.in_json or self._json_answer)
-        held.changed = self._restore(payload, frozenset((id(holder), key) for holder, key, _ in held.pieces))
+        held.changed = self._restore(payload, held.pieces)
         self._held.append(held)
         self._bytes += len(held.raw)
         if not self._tails:
@@ -142,20 +143,24 @@ class Restorer:
                 if isinstance(holder.get(piece.path[-1]), str):
                     yield holder, piece.path[-1], (piece.path, kind, *place, *where), piece
 
-    def _restore(self, value: Any, pieces: frozenset[tuple[int, str]], *, in_json: bool = False) -> bool:
-        """Restore all complete texts in a value, in place; return whether any has changed."""
+    def _restore(self, value: Any, pieces: Sequence[_Piece]) -> bool:
+        """Restore all complete texts in a value, in place, except its pieces; return whether any changed."""
         entries: Iterator[tuple[Any, Any]]
         entries = iter(value.items()) if isinstance(value, dict) else iter(enumerate(value))
         changed = False
         for key, inner in [*entries]:
             if isinstance(inner, dict | list):
-                changed |= self._restore(inner, pieces, in_json=in_json)
-            elif isinstance(inner, str) and inner and (id(value), key) not in pieces:
+                changed |= self._restore(inner, pieces)
+            elif isinstance(inner, str) and inner and not _is_piece(value, key, pieces):
                 is_json = key in self._dialect.turns.json_texts or self._json_answer
-                restored = self._originals.restored(inner, in_json=in_json or is_json)
+                restored = self._originals.restored(inner, in_json=is_json)
                 if restored != inner:
                     value[key], changed = restored, True
         return changed
+
+
+def _is_piece(holder: Any, key: Any, pieces: Sequence[_Piece]) -> bool:
+    return any(one is holder and name == key for one, name, _ in pieces)
 
 
 def _object(data: bytes) -> dict[str, Any] | None:

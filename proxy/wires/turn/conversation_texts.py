@@ -17,8 +17,7 @@ from proxy.hooks.contract import RequestText
 from proxy.json.splice import join_object, members
 from proxy.wires.dialect import Dialect
 
-_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+"', re.DOTALL)
-_JSON: Final = ("{", "[")
+_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 class _Place(Struct):
@@ -103,15 +102,20 @@ class ConversationTexts:
         return not (key == "data" and holder.get("type") == "text")
 
     def _add(self, holder: Any, key: Any, value: str, role: str, *, is_json: bool) -> None:
-        if not (is_json and value.lstrip().startswith(_JSON)):
+        if not (is_json and _is_object(value)):
             self._places.append(_Place(holder, key, value))
             self._roles.append(role)
             return
+        # Each string of valid JSON ends, so the search takes linear time.
         for found in _STRING.finditer(value):
-            try:
-                text = json.loads(found[0], strict=False)
-            except ValueError:
-                text = found[0][1:-1]
+            text = json.loads(found[0])
             if text:
                 self._places.append(_Place(holder, key, text, found.start(), found.end()))
                 self._roles.append(role)
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(orjson.loads(text), dict | list)
+    except ValueError:  # Also for a text with a lone surrogate.
+        return False
