@@ -124,6 +124,7 @@ RELAY_MAY_IMPORT = {
 COMPOSING = {
     "proxy.app.app",
     "proxy.app.open_authentication",
+    "proxy.app.open_login",
     "proxy.app.open_record",
     "proxy.app.plugins",
     *(module for module in MODULES if module.startswith("proxy.app.compose.")),
@@ -144,6 +145,7 @@ ABSTRACT = (
         "proxy.tools.access.egress",
         "proxy.tools.agents.agent",
         "proxy.tools.oauth.parameters",
+        "proxy.tools.oauth.port",
         "proxy.tools.providers.function",
         "proxy.tools.providers.modules",
         "proxy.tools.contract.provider",

@@ -28,6 +28,7 @@ from proxy.app.compose.services import Services, create_services
 from proxy.app.compose.taping import make_taping
 from proxy.app.compose.ui import UiDependencies, WebUi, make_sessions, serves_ui
 from proxy.app.open_authentication import open_authentication
+from proxy.app.open_login import open_login
 from proxy.app.replaying.offline import OfflineReplay
 from proxy.config.load import Config
 from proxy.server.auth.authenticate import Authentication
@@ -55,7 +56,7 @@ __all__ = [
 class App(Struct, frozen=True):
     """Services with their HTTP surface, run by :class:`~proxy.server.connections.runner.EdgeRunner`.
 
-    ``sessions`` are those of the web UI; ``None`` if the UI is not served.
+    ``ui`` is ``None`` if the web UI is not served.
     """
 
     services: Services
@@ -63,10 +64,17 @@ class App(Struct, frozen=True):
     draining: Draining
     bounds: ConnectionBounds
     handle: Handler
-    sessions: Sessions | None = None
+    ui: WebUi | None = None
+
+    @property
+    def sessions(self) -> Sessions | None:
+        """The sessions of the web UI; ``None`` if it is not served."""
+        return self.ui.sessions if self.ui is not None else None
 
     async def aclose(self) -> None:
         """Close the services; see :meth:`Services.aclose`."""
+        if self.ui is not None and self.ui.login is not None:
+            await self.ui.login.aclose()
         await self.authentication.aclose()
         await self.services.aclose(self.draining.hurried)
 
@@ -91,7 +99,8 @@ async def create_app(
     admin = make_admin(services, authenticator)
     taping = make_taping(services, given, peers, captures_allowed=has_ui)
     if has_ui:
-        web_ui = WebUi(services, make_sessions(services, authentication, hash_key), taping, given.demo)
+        sessions = make_sessions(services, authentication, hash_key)
+        web_ui = WebUi(services, sessions, taping, given.demo, open_login(config, services.store, hash_key))
     router = services.router(taping.wrap)
     ui_parts = UiDependencies(admin, router, authentication.ring, draining, targets, peers)
     own = OwnPaths(
@@ -125,7 +134,7 @@ async def create_app(
         draining=draining,
         bounds=connection_bounds(config),
         handle=access.handle,
-        sessions=web_ui.sessions if web_ui is not None else None,
+        ui=web_ui,
     )
 
 

@@ -17,7 +17,7 @@ from proxy.server.auth.key_ring import KeyRing
 from proxy.server.auth.minting import Minting
 from proxy.store.base import KeySource
 from proxy.tools.access.addresses import WayOut
-from proxy.tools.access.oauth_http import OAuthPools
+from proxy.tools.access.oauth_http import CheckedOAuthHttp, OAuthPools
 
 
 async def open_authentication(config: Config, store: KeySource) -> Authentication:
@@ -34,12 +34,22 @@ async def open_authentication(config: Config, store: KeySource) -> Authenticatio
 
 
 def _with_tokens(config: Config, store: KeySource, ring: KeyRing, tokens: Minting) -> JwtAuthenticator:
-    """Build the authenticator for tokens of the OpenID provider.
+    """Build the authenticator for tokens of the OpenID provider; raise as :func:`make_issuer` does."""
+    return JwtAuthenticator(
+        ring, tokens, make_issuer("auth.jwt.audience", config, store, config.auth.jwt.audience)[0]
+    )
 
-    Raises :class:`~proxy.base.errors.ConfigError` if the library that checks them is not installed.
+
+def make_issuer(
+    setting: str, config: Config, store: KeySource, audience: tuple[str, ...]
+) -> tuple[JwtTokens, CheckedOAuthHttp]:
+    """Build what checks tokens of the OpenID provider for an audience, and the HTTP client that reaches it.
+
+    ``setting`` is the one that names the audience. Raises :class:`~proxy.base.errors.ConfigError` if the
+    library that checks tokens is not installed.
     """
     if importlib.util.find_spec("joserfc") is None:
-        raise ConfigError("auth.mode", '"jwt" needs a library that is not installed', how_to_install("oidc"))
+        raise ConfigError(setting, "needs a library that is not installed", how_to_install("oidc"))
     jwt = config.auth.jwt
     way = WayOut(config.network.rules(), tls=own_authorities(config.network))
     pools = OAuthPools(
@@ -49,14 +59,15 @@ def _with_tokens(config: Config, store: KeySource, ring: KeyRing, tokens: Mintin
     )
     rules = JwtRules(
         issuer=jwt.issuer,
-        audience=jwt.audience,
+        audience=audience,
         algorithms=jwt.algorithms,
         leeway_s=jwt.leeway_s,
         user=jwt.user_claim,
         roles=jwt.roles_claim,
         grants=jwt.roles,
+        setting=setting,
     )
     # The operator wrote both addresses; one may be public and the other inside.
     http = pools.http(server_url=jwt.issuer, issuer=jwt.jwks_url, setting="auth.jwt.networks")
     keys = SigningKeys(jwt.issuer, jwt.jwks_url, http.get_json, pools.aclose)
-    return JwtAuthenticator(ring, tokens, JwtTokens(rules, keys, now=store.now))
+    return JwtTokens(rules, keys, now=store.now), http

@@ -457,10 +457,10 @@ _ALL: Final = (
         "Sign in again: `toolrelay ui` prints a link.",
     ),
     ErrorCode(
-        "sign_in_failed", (401,), _SIGN_IN,
+        "sign_in_failed", (400, 401, 403, 503), _SIGN_IN,
         "The link was used before or is too old, or the key is not an administrator's. All get the same "
-        "answer.",
-        "Run `toolrelay ui` again, or use another key.",
+        "answer. After a login at an OpenID provider, the page says why it failed.",
+        "Run `toolrelay ui` again, or use another key; for a login read the log line `ui_login_failed`.",
     ),
     ErrorCode(
         "too_many_sign_ins", (429,), _LIMIT,

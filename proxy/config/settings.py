@@ -333,7 +333,11 @@ class Config(Section):
         """Return the value of every resolved secret, to find and mask them. Handle with care."""
         storage = self.limits.storage
         secrets: list[Secret | None] = [self.store.seal_key, *self.store.old_seal_keys]
-        secrets += [self.approvals.webhook_secret, *(key.secret for key in self.keys.values())]
+        secrets += [
+            self.approvals.webhook_secret,
+            self.ui.login.client_secret,
+            *(key.secret for key in self.keys.values()),
+        ]
         secrets += secrets_of(self.mcp)
         secrets += [storage] if isinstance(storage, Secret) else []
         network = self.network

@@ -37,7 +37,8 @@ class FeedEvent(Struct, frozen=True):
     """A change.
 
     ``key`` names its subject: a later event with the same key replaces it. ``seq`` counts from 1. ``tool``
-    is the tool of an approval; approvers get only events about the tools that they decide about.
+    is the tool of an approval, and ``caller`` that of a run or an approval: who is no administrator gets only
+    events about the tools that they decide about, and about their own runs.
     """
 
     seq: int
@@ -45,6 +46,7 @@ class FeedEvent(Struct, frozen=True):
     key: str
     data: str
     tool: str = ""
+    caller: str = ""
 
 
 class FeedListener(Struct, eq=False):
@@ -233,7 +235,7 @@ class Feed:
             short = {word: data.get(word) for word in ("id", "status", "tool") if word in data}
             line = to_line(short | {"cut": True})
         self._seq += 1
-        event = FeedEvent(self._seq, name, key, line, str(data.get("tool", "")))
+        event = FeedEvent(self._seq, name, key, line, str(data.get("tool", "")), str(data.get("caller", "")))
         self._ring.append(event)
         for listener in self._listeners:
             listener.put(event)

@@ -93,7 +93,7 @@ class Live:
                 if missed:
                     await client.write(_framed("reset", "{}", self._feed.cursor))
                 for event in events:
-                    data = event.data if session.role == "admin" else self._for_approver(event, session)
+                    data = event.data if session.role == "admin" else self._for_others(event, session)
                     if data is not None:
                         await client.write(_framed(event.name, data, self._feed.id_of(event)))
                 try:
@@ -112,15 +112,15 @@ class Live:
             self._draining.unwatch(wake)
             self._feed.leave(listener)
 
-    def _for_approver(self, event: FeedEvent, session: UiSession) -> str | None:
-        """Return the data of an event for an approver: approvals of their tools, and how many of these
-        wait."""
+    def _for_others(self, event: FeedEvent, session: UiSession) -> str | None:
+        """Return the data of an event for who is no administrator: their own runs, approvals of their tools,
+        and how many of these wait."""
         if event.name == "approval":
             return event.data if _approves(session, event.tool) else None
         if event.name == "stats":
             waiting = sum(_approves(session, tool) for tool in self._feed.waiting)
             return f'{{"approvals_pending":{waiting}}}'
-        return None
+        return event.data if event.name == "run" and session.sees(event.caller) else None
 
 
 def _places(session: UiSession) -> dict[str, int]:

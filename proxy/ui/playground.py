@@ -47,5 +47,5 @@ class Playground:
         if target.below is None or target.endpoint.kind not in kinds or request.target.query:
             raise request.unknown()
         # The record distinguishes the users; their names are not sent upstream.
-        caller = replace(self._caller, end_user=request.session.name)
+        caller = replace(self._caller, end_user=request.session.user or request.session.name)
         return await self.serve(request.edge_request, request.facts, target, caller)

@@ -12,11 +12,13 @@ from proxy.http.own_headers import UI_PROOF
 from proxy.server.messages.body import read_body
 from proxy.server.messages.request import EdgeRequest
 from proxy.server.middleware.page_guard import is_loopback_name, is_own_origin
+from proxy.ui.cookies import values_of
 
 COOKIE: Final = "toolrelay_ui"
 SECURE_COOKIE: Final = "__Secure-toolrelay_ui"
 """The cookie's name over HTTPS; browsers accept it only over HTTPS."""
 
+_COOKIES: Final = frozenset({COOKIE, SECURE_COOKIE})
 _PROOF: Final = istr(UI_PROOF)
 _SITE: Final = istr("Sec-Fetch-Site")
 _MAX_COOKIES: Final = 4
@@ -93,14 +95,8 @@ def address_of(request: EdgeRequest) -> str:
 
 
 def cookies_of(request: EdgeRequest) -> list[str]:
-    """Return the values of the session's cookie in a request; other pages on this host may have set some."""
-    values = []
-    for line in request.headers.getall(hdrs.COOKIE, ()):
-        for part in line.split(";"):
-            name, _, value = part.strip().partition("=")
-            if name in (COOKIE, SECURE_COOKIE):
-                values.append(value.strip('"'))
-    return values[:_MAX_COOKIES]
+    """Return the values of the session's cookie in a request."""
+    return values_of(request.headers.getall(hdrs.COOKIE, []), _COOKIES, _MAX_COOKIES)
 
 
 async def read_object(request: EdgeRequest, known: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any]:

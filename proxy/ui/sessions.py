@@ -7,23 +7,23 @@ key is looked up for each request. The record stores only which codes were used 
 signed out.
 """
 
-import base64
-import binascii
 import hashlib
 import hmac
 import secrets
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Literal, Protocol
 
-import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
+from proxy.rights.callers import end_user_name
+from proxy.server.auth.jwt.tokens import Person
 from proxy.server.auth.key_ring import Key
+from proxy.ui.cookies import decode, encode, read_signed, signed
 
-Role = Literal["admin", "approver"]
+Role = Literal["admin", "approver", "viewer"]
 
 IDLE_S: Final = 3600.0
 """Seconds without a request after which a session ends."""
@@ -33,7 +33,6 @@ OPERATOR: Final = "operator"
 """The name of a user who signed in with a link; making a link needs write access to the record."""
 
 _RENEW_S: Final = 60.0
-_MAX_TEXT: Final = 1024
 _NONCE_BYTES: Final = 16
 _CODE_NONCE_BYTES: Final = 8
 _CODE_MAC_BYTES: Final = 17
@@ -42,6 +41,18 @@ _CODE_CHARS: Final = 44
 
 _COOKIE: Final = b"toolrelay ui session"
 _CODE: Final = b"toolrelay ui code"
+
+
+class Grants(Protocol):
+    """The rights of a key or of a role, as far as they count for the web UI."""
+
+    @property
+    def admin(self) -> bool:
+        """Whether they are those of an administrator."""
+
+    @property
+    def approves(self) -> tuple[str, ...]:
+        """Patterns of the tools whose calls may be approved."""
 
 
 class NamedKeys(Protocol):
@@ -68,9 +79,11 @@ class Marks(Protocol):
 class UiSession(Struct, frozen=True):
     """A signed-in user; times are epoch seconds.
 
-    ``key_id`` is ``None`` after a sign-in with a link. ``nonce`` identifies the session. ``began`` and
-    ``seen`` are when it was made and last renewed. ``approves`` are patterns of the tools whose calls the
-    user may approve; the cookie does not contain them.
+    ``key_id`` is ``None`` after a sign-in with a link or at an OpenID provider; after the latter, ``user`` is
+    the person as the record names the caller of their tokens, and ``group`` a digest of the role that
+    applies. ``name`` is for people. ``nonce`` identifies the session. ``began`` and ``seen`` are when it was
+    made and last renewed. ``approves`` are patterns of the tools whose calls the user may approve; the cookie
+    does not contain them.
     """
 
     nonce: str
@@ -81,6 +94,18 @@ class UiSession(Struct, frozen=True):
     seen: float
     expires_at: float
     approves: tuple[str, ...] = ("*",)
+    user: str = ""
+    group: str = ""
+
+    @property
+    def via(self) -> Literal["key", "openid", "link"]:
+        """How the user signed in."""
+        return "key" if self.key_id is not None else "openid" if self.user else "link"
+
+    def sees(self, caller: str) -> bool:
+        """Return whether the user may look at the runs of a caller: an administrator at all, and a person who
+        logged in at their own."""
+        return self.role == "admin" or (bool(self.user) and f"{caller}/".startswith(f"{self.user}/"))
 
     @property
     def idle_at(self) -> float:
@@ -90,7 +115,7 @@ class UiSession(Struct, frozen=True):
     @property
     def caller(self) -> str:
         """The user's name in the log."""
-        return self.key_id or OPERATOR
+        return self.key_id or self.user or OPERATOR
 
 
 def signing_key(hash_key: bytes) -> bytes:
@@ -101,7 +126,7 @@ def signing_key(hash_key: bytes) -> bytes:
 def login_code(key: bytes, *, now: float, lasts_s: float = CODE_S) -> str:
     """Return a code that signs an operator in once, until ``lasts_s`` seconds after ``now``."""
     payload = struct.pack(">d", now + lasts_s) + secrets.token_bytes(_CODE_NONCE_BYTES)
-    return _encode(payload + _code_mac(key, payload))
+    return encode(payload + _code_mac(key, payload))
 
 
 class Sessions:
@@ -114,9 +139,15 @@ class Sessions:
         marks: Marks,
         *,
         lasts_s: float,
+        roles: Mapping[str, Grants] | None = None,
+        realm: str = "",
         now: Callable[[], float] = time.time,
     ) -> None:
+        """``roles`` are the rights of people by the role that their OpenID provider names, ``None`` if nobody
+        logs in at one; ``realm`` names the provider and the client there."""
         self._key = key
+        self._realm = realm
+        self._roles = {self._group(role): grants for role, grants in (roles or {}).items()}
         self._keys = keys
         self._marks = marks
         self._lasts_s = lasts_s
@@ -150,13 +181,30 @@ class Sessions:
             return None
         return replace(self._begin(key.caller.name, key.name, role), approves=_approves(key))
 
+    async def by_person(self, person: Person, shown: str, state: str, lasts_s: float) -> UiSession | None:
+        """Open a session for a person who logged in; it lasts no longer than their token.
+
+        Returns ``None`` if a session was opened with this ``state`` before, within ``lasts_s`` seconds.
+        Raises :class:`~proxy.base.errors.StoreError` if the record cannot tell.
+        """
+        if not await self._marks.mark_once(f"login:{state}", self._now() + lasts_s):
+            return None
+        session = self._begin(None, shown, role_of_person(person.grants))
+        return replace(
+            session,
+            expires_at=min(session.expires_at, person.until),
+            approves=_approves(person.grants),
+            user=person.name,
+            group=self._group(person.role),
+        )
+
     async def by_cookie(self, cookie: str) -> UiSession | None:
         """Return the session of a cookie, or ``None`` if the cookie is forged or the session has ended.
 
         Raises :class:`RequestError` (503) and :class:`StoreError` if the record
         cannot be read.
         """
-        session = _session_in(_read(self._key, cookie))
+        session = _session_in(read_signed(self._key, _COOKIE, cookie))
         if session is None or not session.seen <= self._now() + _RENEW_S or self._now() >= session.idle_at:
             return None
         if session.key_id is not None:
@@ -164,6 +212,11 @@ class Sessions:
             if key is None or role_of(key) != session.role:
                 return None
             session = replace(session, approves=_approves(key))
+        elif session.user:
+            grants = self._roles.get(session.group)
+            if grants is None or role_of_person(grants) != session.role:
+                return None
+            session = replace(session, approves=_approves(grants))
         return None if await self._marks.is_marked(f"session:{session.nonce}") else session
 
     async def end(self, session: UiSession) -> None:
@@ -172,8 +225,9 @@ class Sessions:
 
     def cookie(self, session: UiSession) -> str:
         """Return the value of a session's cookie."""
-        return _signed(
+        return signed(
             self._key,
+            _COOKIE,
             {
                 "n": session.nonce,
                 "k": session.key_id,
@@ -182,6 +236,8 @@ class Sessions:
                 "b": session.began,
                 "s": session.seen,
                 "e": session.expires_at,
+                "u": session.user,
+                "g": session.group,
             },
         )
 
@@ -191,6 +247,10 @@ class Sessions:
             return None
         return replace(session, seen=self._now())
 
+    def _group(self, role: str) -> str:
+        """Return the short name of a role in a cookie, which no other provider's role has."""
+        return end_user_name(f"{self._realm} {role}")
+
     def _begin(self, key_id: str | None, name: str, role: Role) -> UiSession:
         now = self._now()
         nonce = secrets.token_urlsafe(_NONCE_BYTES)
@@ -199,15 +259,16 @@ class Sessions:
 
 def role_of(key: Key | None) -> Role | None:
     """Return the role that a key gives, or ``None``."""
-    if key is None:
-        return None
-    if key.admin:
-        return "admin"
-    return "approver" if key.approves else None
+    return role_of_person(key) if key is not None and (key.admin or key.approves) else None
 
 
-def _approves(key: Key) -> tuple[str, ...]:
-    return ("*",) if key.admin else key.approves
+def role_of_person(grants: Grants) -> Role:
+    """Return the role of a person who logged in: at least that of who sees their own runs."""
+    return "admin" if grants.admin else "approver" if grants.approves else "viewer"
+
+
+def _approves(grants: Grants) -> tuple[str, ...]:
+    return ("*",) if grants.admin else grants.approves
 
 
 def _read_code(key: bytes, code: str) -> tuple[str, float] | None:
@@ -215,7 +276,7 @@ def _read_code(key: bytes, code: str) -> tuple[str, float] | None:
     if len(code) != _CODE_CHARS or not code.isascii():
         return None
     try:
-        raw = _decode(code)
+        raw = decode(code)
     except ValueError:
         return None
     payload, mac = raw[:-_CODE_MAC_BYTES], raw[-_CODE_MAC_BYTES:]
@@ -234,41 +295,12 @@ def _session_in(content: dict[str, object] | None) -> UiSession | None:
             "n": str(nonce),
             "k": (str() | None) as key_id,
             "c": str(name),
-            "r": ("admin" | "approver") as role,
+            "r": ("admin" | "approver" | "viewer") as role,
             "b": float(began),
             "s": float(seen),
             "e": float(expires_at),
+            "u": str(user),
+            "g": str(group),
         }:
-            return UiSession(nonce, key_id, name, role, began, seen, expires_at)
+            return UiSession(nonce, key_id, name, role, began, seen, expires_at, user=user, group=group)
     return None
-
-
-def _signed(key: bytes, content: dict[str, object]) -> str:
-    text = _encode(orjson.dumps(content))
-    return f"{text}.{_encode(_mac(key, text))}"
-
-
-def _read(key: bytes, signed: str) -> dict[str, object] | None:
-    """Return the signed data, or ``None`` if the signature is not valid."""
-    if len(signed) > _MAX_TEXT or not signed.isascii():
-        return None
-    text, _, mac = signed.partition(".")
-    try:
-        if not hmac.compare_digest(_decode(mac), _mac(key, text)):
-            return None
-        content = orjson.loads(_decode(text))
-    except (binascii.Error, ValueError):
-        return None
-    return content if isinstance(content, dict) else None
-
-
-def _mac(key: bytes, text: str) -> bytes:
-    return hashlib.blake2b(_COOKIE + b"\0" + text.encode(), key=key, digest_size=32).digest()
-
-
-def _encode(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
-def _decode(text: str) -> bytes:
-    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

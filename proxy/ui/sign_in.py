@@ -1,7 +1,7 @@
 """Sign users in and out of the web UI, and find the user of a request below ``/ui/api``."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import structlog
@@ -10,6 +10,7 @@ from aiohttp import hdrs, web
 from proxy.base.errors import RequestError
 from proxy.server.connections.client_address import counted_address
 from proxy.server.messages.request import EdgeRequest
+from proxy.ui.cookies import cookie_header
 from proxy.ui.requests import COOKIE, SECURE_COOKIE, check_origin, cookies_of, is_secure, read_object
 from proxy.ui.sessions import Sessions, UiSession
 
@@ -52,9 +53,16 @@ class _Failures:
 class SignIn:
     """Answers ``/ui/api/session``. ``facts`` returns what the page gets in addition to the session."""
 
-    def __init__(self, sessions: Sessions, facts: Callable[[UiSession], dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        facts: Callable[[UiSession], dict[str, Any]],
+        end_address: Callable[[], Awaitable[str]] | None = None,
+    ) -> None:
+        """``end_address`` returns where a person logs out of their OpenID provider; empty for nowhere."""
         self._sessions = sessions
         self._facts = facts
+        self._end_address = end_address
         self._failures = _Failures()
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.ui")
 
@@ -91,9 +99,11 @@ class SignIn:
         if request.method == "DELETE":
             await self._sessions.end(session)
             self._log.info("ui_signed_out", caller=session.caller)
-            response = web.Response(status=204)
+            address = await self._end_address() if session.user and self._end_address else ""
+            shown = {"object": "ui.signed_out", "continue_at": address}
+            response = web.json_response(shown) if address else web.Response(status=204)
             for name in cookie_names(request):
-                response.headers.add(hdrs.SET_COOKIE, _cookie(name, "", 0))
+                response.headers.add(hdrs.SET_COOKIE, cookie_header(name, "", 0))
             return response
         if request.method not in ("GET", "HEAD"):
             raise RequestError(
@@ -131,14 +141,14 @@ class SignIn:
                 type="authentication_error",
                 code="sign_in_failed",
             )
-        self._log.info("ui_signed_in", caller=session.caller, via="key" if session.key_id else "link")
+        self._log.info("ui_signed_in", caller=session.caller, via=session.via)
         response = web.json_response(self._shown(session))
         self._set(response, session, SECURE_COOKIE if secure else COOKIE)
         return response
 
     def _set(self, response: web.StreamResponse, session: UiSession, name: str) -> None:
         left = max(1, int(session.expires_at - session.seen))
-        response.headers.add(hdrs.SET_COOKIE, _cookie(name, self._sessions.cookie(session), left))
+        response.headers.add(hdrs.SET_COOKIE, cookie_header(name, self._sessions.cookie(session), left))
 
     def _shown(self, session: UiSession) -> dict[str, Any]:
         return {
@@ -146,7 +156,8 @@ class SignIn:
             "name": session.name,
             "key_id": session.key_id,
             "role": session.role,
-            "via": "key" if session.key_id else "link",
+            "via": session.via,
+            "own_runs": bool(session.user),
             "expires_at": session.expires_at,
             "idle_at": session.idle_at,
             **self._facts(session),
@@ -157,8 +168,3 @@ def cookie_names(request: EdgeRequest) -> list[str]:
     """Return the names under which a request sent the cookie, the secure one first; at least one name."""
     text = "; ".join(request.headers.getall(hdrs.COOKIE, ()))
     return [SECURE_COOKIE, COOKIE] if SECURE_COOKIE in text else [COOKIE]
-
-
-def _cookie(name: str, value: str, max_age: int) -> str:
-    secure = "; Secure" if name == SECURE_COOKIE else ""
-    return f"{name}={value}; Path=/ui; Max-Age={max_age}; HttpOnly; SameSite=Strict{secure}"

@@ -13,6 +13,7 @@ from proxy.base.hard_timeout import HardTimeout
 from proxy.server.messages.request import EdgeRequest
 from proxy.server.messages.target import Target
 from proxy.telemetry.hooks import RequestFacts
+from proxy.ui.login.pages import LoginPages
 from proxy.ui.sessions import UiSession
 from proxy.ui.sign_in import SignIn
 from proxy.ui.static_files import API_PREFIX, PAGE_HEADERS, UI_PREFIX, StaticFiles, not_found
@@ -57,25 +58,46 @@ class UiRequest(Struct, frozen=True):
             raise self.unknown()
 
 
+def not_permitted() -> RequestError:
+    """Return the error for what only administrators may do."""
+    return RequestError(
+        403,
+        "This session may only see and decide approvals of its tools, and after a login at the OpenID "
+        "provider the runs of its own user.",
+        type="permission_error",
+        code="not_allowed",
+    )
+
+
 Handler = Callable[[UiRequest], Coroutine[Any, Any, web.StreamResponse]]
 """Answers the requests below one name of ``/ui/api``."""
 
 
 class UiRoute(Struct, frozen=True):
-    """The handler of a name. ``approvers``: approvers may use it, too. ``streams``: it has no time
-    limit."""
+    """The handler of a name. ``approvers``: approvers may use it, too; ``own``: people who logged in may, and
+    it shows them what is theirs. ``streams``: it has no time limit."""
 
     answer: Handler
     approvers: bool = False
+    own: bool = False
     streams: bool = False
+
+    def serves(self, session: UiSession) -> bool:
+        """Return whether a user may use it."""
+        if session.role == "admin" or (self.approvers and session.role == "approver"):
+            return True
+        return self.own and bool(session.user)
 
 
 class Ui:
     """Answers all paths below ``/ui``; ``routes`` maps the first name below ``/ui/api`` to its handler."""
 
-    def __init__(self, files: StaticFiles, sign_in: SignIn, routes: Mapping[str, UiRoute]) -> None:
+    def __init__(
+        self, files: StaticFiles, sign_in: SignIn, login: LoginPages, routes: Mapping[str, UiRoute]
+    ) -> None:
         self._files = files
         self._sign_in = sign_in
+        self._login = login
         self._routes = routes
         self._hard_timeout = HardTimeout()
         self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.ui")
@@ -87,6 +109,8 @@ class Ui:
     async def answer(self, request: EdgeRequest, facts: RequestFacts, target: Target) -> web.StreamResponse:
         """Return the response; raises :class:`RequestError` with the headers of all pages."""
         if not f"{target.path}/".startswith(API_PREFIX):
+            if self._login.serves(target):
+                return await self._login.answer(request, target)
             return self._files.answer(request, target)
         try:
             response = await self._data(request, facts, target)
@@ -111,16 +135,13 @@ class Ui:
         name, _, rest = target.path.removeprefix(API_PREFIX).partition("/")
         if name == "session" and not rest:
             return await self._hard_timeout.run(self._sign_in.answer(request), _LONGEST_S)
+        if name == "login" and not rest and request.method in ("GET", "HEAD"):
+            return web.json_response(self._login.offer())
         session = await self._hard_timeout.run(self._sign_in.session(request), _LONGEST_S)
         facts.caller = session.caller
         route = self._routes.get(name)
-        if session.role != "admin" and (route is None or not route.approvers):
-            raise RequestError(
-                403,
-                "This session may only see and decide approvals.",
-                type="permission_error",
-                code="not_allowed",
-            )
+        if session.role != "admin" and (route is None or not route.serves(session)):
+            raise not_permitted()
         if route is None:
             raise not_found(target.path)
         work = route.answer(UiRequest(request, facts, target, session, rest))

@@ -1,72 +1,12 @@
 """Clients with tokens of a real OpenID provider, the npm package ``oidc-provider``."""
 
-import asyncio
-import base64
-import json
-import os
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-from child_server import reserved_port
 from openai import AsyncOpenAI, AuthenticationError, PermissionDeniedError
 from proxy_process import ProxyProcess, serving
-from waiting import PATIENCE_S, until
-
-AUDIENCE = "urn:toolrelay"
-
-
-class OpenIdProvider:
-    """A running provider."""
-
-    def __init__(self, process: asyncio.subprocess.Process, issuer: str) -> None:
-        self._process = process
-        self.issuer = issuer
-
-    async def token(self, audience: str = AUDIENCE) -> str:
-        """Log in as the service, and return its access token."""
-        pair = base64.b64encode(b"service:secret-of-the-service").decode()
-        form = {"grant_type": "client_credentials", "resource": audience}
-        async with (
-            aiohttp.ClientSession(headers={"Authorization": f"Basic {pair}"}) as session,
-            session.post(f"{self.issuer}/token", data=form) as response,
-        ):
-            return str((await response.json())["access_token"])
-
-    async def rotate(self) -> None:
-        """Have the provider sign with another key, and show that one alone."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(b"rotate\n")
-        async with asyncio.timeout(PATIENCE_S):
-            assert json.loads(await self._process.stdout.readline()) == {"rotated": True}
-
-
-@asynccontextmanager
-async def openid_provider(scripts: Path, groups: Sequence[str]) -> AsyncIterator[OpenIdProvider]:
-    """Run the provider; its tokens name these groups."""
-    with reserved_port() as port:
-        process = await asyncio.create_subprocess_exec(
-            *("node", "oidc_provider.mjs"),
-            cwd=scripts,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env={**os.environ, "NODE_OPTIONS": ""},
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        question = {"port": port, "groups": list(groups), "audience": AUDIENCE}
-        process.stdin.write(json.dumps(question).encode() + b"\n")
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                line = await process.stdout.readline()
-            yield OpenIdProvider(process, json.loads(line)["issuer"])
-        finally:
-            process.stdin.close()
-            await process.wait()
+from real_openid import AUDIENCE, openid_process
+from waiting import until
 
 
 def configure(folder: Path, issuer: str, more: str = "") -> None:
@@ -101,7 +41,7 @@ async def fails(running: ProxyProcess, token: str) -> Any:
 async def test_tokens_of_a_real_provider(scripts: Path, tmp_path: Path) -> None:
     """Its tokens are taken, those for another audience are not; a rotation of its keys is noticed."""
     roles = "[auth.jwt.roles.developers]\nadmin = true\n"
-    async with openid_provider(scripts, ["developers"]) as provider:
+    async with openid_process(scripts, ["developers"]) as provider:
         configure(tmp_path, provider.issuer, roles)
         async with serving(tmp_path) as running:
             await running.says(f"auth: tokens of {provider.issuer} for {AUDIENCE}")
@@ -128,7 +68,7 @@ async def test_tokens_of_a_real_provider(scripts: Path, tmp_path: Path) -> None:
 
 async def test_a_role_that_may_do_less(scripts: Path, tmp_path: Path) -> None:
     """A token without a configured role is refused, and one with a role has its rights alone."""
-    async with openid_provider(scripts, ["guests"]) as provider:
+    async with openid_process(scripts, ["guests"]) as provider:
         configure(tmp_path, provider.issuer, "[auth.jwt.roles.developers]\nadmin = true\n")
         async with serving(tmp_path) as running:
             error = await fails(running, await provider.token())

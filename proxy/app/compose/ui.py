@@ -24,7 +24,10 @@ from proxy.server.messages.target import Targets
 from proxy.server.peers import Peers
 from proxy.ui.feed import Feed
 from proxy.ui.live import Live
+from proxy.ui.login.openid import OpenIdLogin
+from proxy.ui.login.pages import LoginPages
 from proxy.ui.pages.approvals import ApprovalPages
+from proxy.ui.pages.leading_up import LeadingUp
 from proxy.ui.pages.server import ServerFacts, ServerPages
 from proxy.ui.pages.tools import ToolPages
 from proxy.ui.playground import Playground, ServeAs
@@ -48,12 +51,16 @@ def serves_ui(config: Config, authentication: Authentication) -> bool:
 
 def make_sessions(services: Services, authentication: Authentication, hash_key: bytes) -> Sessions:
     """Build the sessions of signed-in people; ``hash_key`` is the record's."""
-    store = services.store
+    store, config = services.store, services.config
+    # Without a table everybody with a valid token is let in, and sees their own runs.
+    roles: Mapping[str, KeyGrants] = config.auth.jwt.roles or {"*": KeyGrants()}
     return Sessions(
         signing_key(hash_key),
         authentication.ring,
         store,
-        lasts_s=services.config.ui.session_s,
+        lasts_s=config.ui.session_s,
+        roles=roles if config.ui.login.client_id else None,
+        realm=f"{config.auth.jwt.issuer} {config.ui.login.client_id}",
         now=store.now,
     )
 
@@ -78,8 +85,10 @@ class WebUi:
         sessions: Sessions,
         taping: Taping,
         demo: Mapping[str, Any] | None = None,
+        login: OpenIdLogin | None = None,
     ) -> None:
         self._services = services
+        self.login = login
         self.sessions = sessions
         self._taping = taping
         self._demo = demo
@@ -98,12 +107,13 @@ class WebUi:
             wires={served.upstream.name: tuple(served.wires) for served in dependencies.router.served},
             secrets=config.secrets(),
         )
+        codecs = {name: wire.codec for name, wire in built_in_wires().items()}
         runs = RunPages(
             RunSearch(dependencies.admin, rows, store),
             offer,
             _budgets(config),
             paths=services.paths,
-            codecs={name: wire.codec for name, wire in built_in_wires().items()},
+            codecs=codecs,
             replay=replay,
             wire=capturing,
         )
@@ -115,20 +125,21 @@ class WebUi:
             dependencies.ring,
             tools_enabled=config.tools.enabled,
         )
-        approvals = ApprovalPages(dependencies.admin.approvals, rows)
+        decisions = dependencies.admin.approvals
+        approvals = ApprovalPages(decisions, rows, LeadingUp(decisions.decisions, store, codecs))
         feed = Feed(store, rows, secrets.token_hex(4), approvals.news)
-        sign_in = SignIn(self.sessions, self._facts)
+        sign_in = SignIn(self.sessions, self._facts, self.login.end_address if self.login else None)
         live = Live(feed, sign_in.still_valid, dependencies.draining)
         pages = ServerPages(
             store, dependencies.ring, dependencies.router, _server_facts(config), lambda: feed.listeners
         )
         self._playground = Playground(_player(config), dependencies.targets.read)
         routes = {
-            "runs": UiRoute(runs.answer),
+            "runs": UiRoute(runs.answer, own=True),
             "capture": UiRoute(capturing.answer),
             "compare": UiRoute(runs.compare),
             "approvals": UiRoute(approvals.answer, approvers=True),
-            "events": UiRoute(live.answer, approvers=True, streams=True),
+            "events": UiRoute(live.answer, approvers=True, own=True, streams=True),
             "tools": UiRoute(tools.tools),
             "mcp": UiRoute(tools.servers),
             "explain": UiRoute(tools.explain),
@@ -139,7 +150,7 @@ class WebUi:
             "health": UiRoute(pages.health),
             "play": UiRoute(self._playground.answer, streams=True),
         }
-        return Ui(StaticFiles(), sign_in, routes)
+        return Ui(StaticFiles(), sign_in, LoginPages(self.login, self.sessions), routes)
 
     def serve_playground(self, serve: ServeAs) -> None:
         """Answer the playground's requests with ``serve``."""

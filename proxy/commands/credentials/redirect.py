@@ -15,8 +15,8 @@ from aiohttp import web
 
 from proxy.base.errors import ConfigError
 from proxy.commands.printing import say, say_error
-from proxy.tools.oauth.clients import ForeignRedirect, LoginAttempt
-from proxy.tools.oauth.port import OAuthFault
+from proxy.tools.oauth.clients import LoginAttempt
+from proxy.tools.oauth.port import ForeignRedirect, OAuthFault
 
 _PATIENCE_S: Final = 600.0
 _MOST_TRIES: Final = 3

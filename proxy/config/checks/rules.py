@@ -15,8 +15,9 @@ from proxy.config.credentials import CredentialConfig, find_credential_conflicts
 from proxy.config.mcp.servers import find_mcp_conflicts, resolve_mcp, resolve_mcp_paths
 from proxy.config.secret import Secret
 from proxy.config.sections.access import ApprovalsConfig, KeyConfig
-from proxy.config.sections.identity import find_jwt_conflicts
+from proxy.config.sections.identity import find_identity_conflicts
 from proxy.config.sections.network import ProxySettings
+from proxy.config.sections.operation import UiConfig
 from proxy.config.settings import DEFAULT_KEY, Config, UpstreamConfig
 from proxy.relay.routing.price_list import BUNDLED, CURRENCY, read_price_file
 
@@ -46,7 +47,7 @@ def find_conflicts(config: Config) -> Iterator[ConfigError]:
     yield from _wrong_webhook(config)
     yield from _wrong_images(config)
     yield from find_mcp_conflicts(config.mcp)
-    yield from find_jwt_conflicts(config.auth.mode, config.auth.jwt)
+    yield from find_identity_conflicts(config.auth.mode, config.auth.jwt, config.ui.login)
     serves = {name: upstream.models for name, upstream in config.upstreams.items()}
     yield from find_agent_conflicts(config.agents, serves)
     yield from find_credential_conflicts(config.credentials, config.mcp, seals=config.store.seals)
@@ -315,6 +316,7 @@ def resolve_secrets(
         "approvals": approvals,
         "network": network,
         "tools": tools,
+        "ui": _resolved_ui(config.ui, resolve),
     }
     return config.model_copy(update={**plain, "store": store, "limits": limits}), []
 
@@ -363,6 +365,13 @@ def _resolved_webhook(
         return approvals
     secret = resolve("approvals.webhook_secret", approvals.webhook_secret)
     return approvals.model_copy(update={"webhook_secret": secret})
+
+
+def _resolved_ui(ui: UiConfig, resolve: Callable[[str, Secret], Secret | None]) -> UiConfig:
+    if ui.login.client_secret is None:
+        return ui
+    secret = resolve("ui.login.client_secret", ui.login.client_secret)
+    return ui.model_copy(update={"login": ui.login.model_copy(update={"client_secret": secret})})
 
 
 def _wrong_storage(config: Config, storage: Secret) -> Iterator[ConfigError]:

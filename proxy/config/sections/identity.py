@@ -1,4 +1,4 @@
-"""The settings of tokens that an OpenID provider issues."""
+"""The settings of an OpenID provider: the tokens that it issues, and the login to the web UI."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 from proxy.base.errors import ConfigError
 from proxy.config.addresses import check_collector_url, check_networks
 from proxy.config.key_grants import KeyGrants
-from proxy.config.types import Section, Strings, check_unique, setting_fault
+from proxy.config.types import OptionalSecret, Section, Strings, check_unique, setting_fault
 from proxy.net.public_addresses import may_carry_secrets
 
 Algorithm = Literal[
@@ -90,17 +90,70 @@ class JwtConfig(Section):
     )
 
 
-def find_jwt_conflicts(mode: str, config: JwtConfig) -> Iterator[ConfigError]:
+def _check_origin(value: str) -> str:
+    """Check the address of the server as browsers see it: a scheme and a host, without a path."""
+    if not value:
+        return value
+    parts = urlsplit(check_collector_url(value.rstrip("/")))
+    loopback = parts.hostname in ("localhost", "127.0.0.1", "::1")
+    if parts.path or parts.query or parts.fragment or not (parts.scheme == "https" or loopback):
+        raise setting_fault("must be https://HOST or https://HOST:PORT; http is only for localhost")
+    return value.rstrip("/")
+
+
+def _check_scopes(values: tuple[str, ...]) -> tuple[str, ...]:
+    if "openid" not in values:
+        raise setting_fault('must contain "openid", or the provider names no user')
+    for value in values:
+        if not value.isascii() or not value.isprintable() or set(' "\\') & set(value):
+            raise setting_fault(f"{value[:80]!r} is no scope")
+    return check_unique(values)
+
+
+class LoginConfig(Section):
+    """Login of people at the OpenID provider of ``auth.jwt``, for the web UI."""
+
+    client_id: Annotated[str, Field(max_length=512)] = Field(
+        default="",
+        description="Id of the client that you registered at the provider of auth.jwt.issuer. Empty: nobody "
+        "logs in at a provider.",
+    )
+    client_secret: OptionalSecret = Field(
+        default=None,
+        description="Secret of that client, as env:NAME or file:/path. Empty for a public client.",
+    )
+    url: Annotated[str, AfterValidator(_check_origin)] = Field(
+        default="",
+        description="Address at which browsers reach this server (https://proxy.example.com). Register "
+        "URL/ui/login/done at the provider as the address to return to, and URL/ui/ for after a logout.",
+    )
+    scopes: Annotated[Strings, AfterValidator(_check_scopes)] = Field(
+        default=("openid", "profile"),
+        description="Scopes to ask for; the ID token must then have the claims that auth.jwt names.",
+    )
+
+
+def find_identity_conflicts(mode: str, config: JwtConfig, login: LoginConfig) -> Iterator[ConfigError]:
     """Yield the faults of settings that are valid alone but not together."""
-    if mode != "jwt":
+    if not login.client_id and (login.client_secret or login.url):
+        yield ConfigError("ui.login.client_id", "is missing", "Write the id of the client at the provider")
+    if login.client_id and not login.url:
+        yield ConfigError(
+            "ui.login.url",
+            "is missing, so the provider would not know where to send people back",
+            "Write the address at which browsers reach this server, like https://proxy.example.com",
+        )
+    if mode != "jwt" and not login.client_id:
         if config.issuer:
             yield ConfigError(
-                "auth.jwt.issuer", f'has no effect with auth.mode = "{mode}"', 'Write auth.mode = "jwt"'
+                "auth.jwt.issuer",
+                f'has no effect with auth.mode = "{mode}" and without ui.login',
+                'Write auth.mode = "jwt", or configure ui.login',
             )
         return
     if not config.issuer:
         yield ConfigError("auth.jwt.issuer", "is missing", "Write the address of your OpenID provider")
-    if not config.audience:
+    if mode == "jwt" and not config.audience:
         yield ConfigError(
             "auth.jwt.audience",
             "is missing, so tokens for any other service of the provider would be accepted",

@@ -12,6 +12,7 @@ from proxy.config.addresses import (
     check_proxies,
     check_store_url,
 )
+from proxy.config.sections.identity import LoginConfig
 from proxy.config.types import Bytes, LimitList, OptionalSecret, Patterns, Seconds, Secrets, Section, Strings
 
 
@@ -246,7 +247,7 @@ class TelemetryConfig(Section):
 
 
 class UiConfig(Section):
-    """The web UI at /ui, for administrators."""
+    """The web UI at /ui."""
 
     enabled: bool = Field(
         default=True,
@@ -273,4 +274,13 @@ class UiConfig(Section):
     )
     playground_requests: LimitList = Field(
         default=("30/minute",), description="Requests that all users of the playground may make together."
+    )
+    login: LoginConfig = Field(
+        default=LoginConfig(),
+        description="Login of people at the OpenID provider of auth.jwt: see ui.login.",
+        json_schema_extra={
+            "example": 'client_id = "toolrelay-ui"\nclient_secret = "env:UI_CLIENT_SECRET"\n'
+            'url = "https://proxy.example.com"',
+            "shown_as": "login",
+        },
     )

@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 from proxy.base.plain_text import plain_text
 from proxy.tools.contract.capabilities import HttpFailure
 from proxy.tools.oauth.metadata import AuthorizationServer
-from proxy.tools.oauth.port import OAuthFault, OAuthHttp
+from proxy.tools.oauth.port import ForeignRedirect, LoginDenied, OAuthFault, OAuthHttp
 
 ClientKind = Literal["configured", "document", "registered"]
 
@@ -158,10 +158,6 @@ def _is_printable(value: object) -> TypeGuard[str]:
 _MAX_REDIRECT: Final = 16384
 
 
-class ForeignRedirect(Exception):
-    """A redirect that does not belong to this attempt: anyone may have sent it."""
-
-
 @dataclass(frozen=True, slots=True)
 class LoginAttempt:
     """One attempt to log in. ``url`` is the page for the browser; ``state`` and ``verifier`` are secrets."""
@@ -178,29 +174,29 @@ class LoginAttempt:
     def code_of(self, redirected: str) -> str:
         """Return the authorization code of a redirect; ``redirected`` is its whole URL or only the query.
 
-        Raises :class:`ForeignRedirect` if the URL does not belong to this attempt. Raises
-        :class:`~proxy.tools.oauth.port.OAuthFault` if the server refused, or if another server answered
-        (RFC 9207: a mix-up of two servers).
+        Raises :class:`~proxy.tools.oauth.port.ForeignRedirect` if the URL does not belong to this attempt.
+        Raises :class:`~proxy.tools.oauth.port.LoginDenied` if the server refused, or if another server
+        answered (RFC 9207: a mix-up of two servers).
         """
         query = _query_of(redirected)
         if not hmac.compare_digest(query.get("state", "").encode(), self.state.encode()):
             raise ForeignRedirect
         issuer = query.get("iss")
         if issuer is None and self.server.sends_iss:
-            raise OAuthFault("the answer does not name its issuer, though the server promises that it does")
+            raise LoginDenied("the answer does not name its issuer, though the server promises that it does")
         if issuer is not None and issuer != self.server.issuer:
-            raise OAuthFault(
+            raise LoginDenied(
                 f"the answer is from the issuer {plain_text(issuer)}, not from "
                 f"{plain_text(self.server.issuer)}: this may be a mix-up attack"
             )
         if "error" in query:
             about = query.get("error_description", "")
-            raise OAuthFault(
+            raise LoginDenied(
                 f"{plain_text(self.server.issuer)} refused: {plain_text(query['error'], 80)}"
                 f"{f' ({plain_text(about)})' if about else ''}"
             )
         if not query.get("code"):
-            raise OAuthFault("the answer has no code")
+            raise LoginDenied("the answer has no code")
         return query["code"]
 
     def exchange(self, code: str) -> dict[str, str]:
@@ -233,7 +229,30 @@ def begin(
         raise OAuthFault(f"{where} has no page to log in at: its metadata lacks authorization_endpoint")
     if not server.has_pkce:
         raise OAuthFault(f"{where} does not announce PKCE with S256, which a login needs")
-    state, verifier = secrets.token_urlsafe(32), secrets.token_urlsafe(64)
+    return attempt_with(
+        server,
+        client,
+        redirect_uri=redirect_uri,
+        resource=resource,
+        scopes=scopes,
+        state=secrets.token_urlsafe(32),
+        verifier=secrets.token_urlsafe(64),
+        extra_parameters=extra_parameters,
+    )
+
+
+def attempt_with(
+    server: AuthorizationServer,
+    client: Client,
+    *,
+    redirect_uri: str,
+    scopes: tuple[str, ...],
+    state: str,
+    verifier: str,
+    resource: str = "",
+    extra_parameters: Mapping[str, str] | None = None,
+) -> LoginAttempt:
+    """Build an attempt with secrets of the caller; the server must have a login page."""
     digest = hashlib.sha256(verifier.encode()).digest()
     asked = {
         **(extra_parameters or {}),

@@ -47,6 +47,7 @@ class AuthorizationServer(Struct, frozen=True):
     token_endpoint: str
     registration_endpoint: str = ""
     revocation_endpoint: str = ""
+    end_session_endpoint: str = ""
     scopes: tuple[str, ...] = ()
     auth_methods: tuple[str, ...] | None = None
     has_pkce: bool = False
@@ -74,6 +75,7 @@ class _Server(_Document):
     token_endpoint: _Address
     registration_endpoint: _Address | None = None
     revocation_endpoint: _Address | None = None
+    end_session_endpoint: _Address | None = None
     scopes_supported: _Words | None = None
     grant_types_supported: _Words | None = None
     token_endpoint_auth_methods_supported: _Words | None = None
@@ -169,6 +171,7 @@ def read_server(answer: Any, place: str, issuer: str, *, loosely: bool = False) 
         token_endpoint=document.token_endpoint,
         registration_endpoint=document.registration_endpoint or "",
         revocation_endpoint=document.revocation_endpoint or "",
+        end_session_endpoint=document.end_session_endpoint or "",
         scopes=read_scopes(document.scopes_supported),
         auth_methods=None if methods is None else tuple(methods),
         has_pkce="S256" in (document.code_challenge_methods_supported or ()),

@@ -1,7 +1,10 @@
-"""The protocol of the HTTP client that the OAuth code uses, and the error of the OAuth code."""
+"""The protocols of the OAuth code: the HTTP client that it uses and the login that it offers, and its
+errors."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 
 class OAuthFault(Exception):
@@ -18,6 +21,42 @@ class OAuthFault(Exception):
         self.code = code
         self.needs_login = needs_login
         super().__init__(message)
+
+
+class LoginDenied(OAuthFault):
+    """A login that the server refused, or an answer that is not the server's. The message is for the person
+    who logs in."""
+
+
+class ForeignRedirect(Exception):
+    """A redirect that does not belong to an attempt: anyone may have sent it."""
+
+
+class FlowSecrets(Struct, frozen=True):
+    """The secrets of one login: ``state``, the nonce of the ID token, and the verifier of PKCE."""
+
+    state: str
+    nonce: str
+    verifier: str
+
+
+class OpenIdFlow(Protocol):
+    """The code flow of one client at one OpenID provider.
+
+    Each method raises :class:`OAuthFault` if the provider cannot be used now.
+    """
+
+    async def page(self, secrets: FlowSecrets) -> str:
+        """Return the address of the provider's page to log in at."""
+
+    async def id_token(self, query: str, secrets: FlowSecrets) -> str:
+        """Exchange the code in the query of the provider's answer for an ID token, which is not checked yet.
+
+        Raises :class:`ForeignRedirect` for the answer to another login, and :class:`LoginDenied`.
+        """
+
+    async def logout_page(self, return_to: str) -> str:
+        """Return the address at which a browser logs out, and is sent on; empty if there is none."""
 
 
 class OAuthHttp(Protocol):

@@ -27,12 +27,16 @@ _ERRORS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TokenAnswer:
-    """Tokens from an endpoint. ``refresh_token`` may be empty; ``lasts_s`` is infinite if unknown."""
+    """Tokens from an endpoint. ``refresh_token`` may be empty; ``lasts_s`` is infinite if unknown.
+
+    ``id_token`` is that of an OpenID provider, empty otherwise.
+    """
 
     access_token: str = field(repr=False)
     refresh_token: str = field(repr=False)
     lasts_s: float
     scopes: tuple[str, ...] = ()
+    id_token: str = field(default="", repr=False)
 
 
 async def ask_for_tokens(
@@ -53,12 +57,13 @@ async def ask_for_tokens(
     access = answer.get("access_token") if isinstance(answer, dict) else None
     if not is_token(access) or not isinstance(kind, str) or kind.lower() != "bearer":
         raise OAuthFault("no bearer token in its answer", status=200)
-    refresh = answer.get("refresh_token")
+    refresh, identity = answer.get("refresh_token"), answer.get("id_token")
     return TokenAnswer(
         access,
         refresh if is_token(refresh) else "",
         read_seconds(answer.get("expires_in")),
         read_scopes(answer.get("scope")),
+        identity if is_token(identity) else "",
     )
 
 

@@ -12,6 +12,7 @@ from proxy.base.errors import RequestError
 from proxy.records.approvals import APPROVAL_ID, Approval, ApprovalFilter, ApprovalStatus
 from proxy.relay.approvals.rules import Decider
 from proxy.rights.callers import player_name
+from proxy.ui.pages.leading_up import LeadingUp
 from proxy.ui.runs.run_rows import RunRows
 from proxy.ui.sessions import OPERATOR, UiSession
 from proxy.ui.surface import UiRequest
@@ -30,8 +31,9 @@ _AT_ONCE: Final = 100
 class ApprovalPages:
     """Answers for the page Approvals, and finds changes for open pages."""
 
-    def __init__(self, approvals: AdminApprovals, rows: RunRows) -> None:
+    def __init__(self, approvals: AdminApprovals, rows: RunRows, led: LeadingUp) -> None:
         self._approvals = approvals
+        self._led = led
         self._rows = rows
         self._waited: frozenset[str] = frozenset()
 
@@ -41,6 +43,11 @@ class ApprovalPages:
         Raises :class:`~proxy.base.errors.RequestError` and :class:`~proxy.base.errors.StoreError`.
         """
         decider = _decider(request.session)
+        approval_id, _, part = request.rest.partition("/")
+        if part == "context" and re.fullmatch(APPROVAL_ID, approval_id):
+            request.allow("GET")
+            parse_query(request.target.query)
+            return json_answer(await self._led.to(approval_id, decider, request))
         if not request.rest:
             request.allow("GET")
             query = parse_query(request.target.query, "state", "limit", "before")
@@ -88,8 +95,11 @@ class ApprovalPages:
 def _decider(session: UiSession) -> Decider:
     """Return the signed-in user as the decider.
 
-    A user who came by a link has no key; only a user of the machine can make a link.
+    A user who came by a link has no key; only a user of the machine can make a link. Who logged in at an
+    OpenID provider is named as it names them, and is the caller of their own tokens.
     """
-    name = OPERATOR if session.key_id is None else f"key {session.key_id}"
-    player = player_name(session.name)
-    return Decider(name, key=session.key_id or "", tools=session.approves, player=player)
+    who = {"key": f"key {session.key_id}", "openid": f"user {session.name}", "link": OPERATOR}
+    own = session.key_id or session.user
+    return Decider(
+        who[session.via], key=own, tools=session.approves, player=player_name(session.user or session.name)
+    )

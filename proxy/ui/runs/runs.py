@@ -14,7 +14,7 @@ from proxy.api.admin.json_output import detail_to_json, to_line
 from proxy.api.admin.queries import json_answer, parse_query, read_bool
 from proxy.base.errors import RequestError, ToolRelayError
 from proxy.records.approvals import ApprovalFilter
-from proxy.store.base import RunDetail
+from proxy.store.base import RunDetail, RunFilter
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Policy
 from proxy.ui.error_help import help_with
@@ -27,7 +27,7 @@ from proxy.ui.runs.copying import copied
 from proxy.ui.runs.searching import SEARCH, RunSearch, read_wanted
 from proxy.ui.runs.texts import read_texts
 from proxy.ui.static_files import API_PREFIX
-from proxy.ui.surface import UiRequest
+from proxy.ui.surface import UiRequest, not_permitted
 from proxy.wires.crossing.codec import ConversationCodec
 
 _MOST_APPROVALS: Final = 200
@@ -42,6 +42,9 @@ class Budget(Struct, frozen=True):
     setting: str
     unit: str = ""
 
+
+_OF_OWN: Final = frozenset({"", "conversation", "copy", "export"})
+"""What people see of their own runs; the rest shows how the server is run."""
 
 Replay = Callable[[RunDetail], Awaitable[dict[str, Any]]]
 """Replays a recorded run offline: no upstream is called and no tool runs. Returns the result as JSON values.
@@ -127,21 +130,23 @@ class RunPages:
         if request.rest == "texts":
             return await self._texts(request)
         run_id, _, what = request.rest.partition("/")
+        if request.session.role != "admin" and what not in _OF_OWN:
+            raise not_permitted()
         if what == "replay":
             request.allow("POST")
-            return await self._replayed(request, await self._detail_of(run_id))
+            return await self._replayed(request, await self._detail_of(request, run_id))
         request.allow("GET")
         if what == "":
             return await self._detail(request, run_id)
         if what == "conversation":
-            return await self._conversation(request, await self._detail_of(run_id))
+            return await self._conversation(request, await self._detail_of(request, run_id))
         if what == "copy":
-            return await self._copy(request, await self._detail_of(run_id))
+            return await self._copy(request, await self._detail_of(request, run_id))
         if what == "export":
-            return await self._export(request, await self._detail_of(run_id))
+            return await self._export(request, await self._detail_of(request, run_id))
         if what == "fixture" and self._wire is not None:
             parse_query(request.target.query)
-            detail = await self._detail_of(run_id)
+            detail = await self._detail_of(request, run_id)
             self._tell(request, detail, "fixture")
             return web.Response(
                 body=await self._wire.fixture(detail.run),
@@ -150,13 +155,15 @@ class RunPages:
             )
         if what == "wire" and self._wire is not None:
             parse_query(request.target.query)
-            detail = await self._detail_of(run_id)
+            detail = await self._detail_of(request, run_id)
             self._tell(request, detail, "wire")
             return json_answer(await self._wire.wire(detail.run.id))
         raise request.unknown()
 
     async def _list(self, request: UiRequest) -> dict[str, Any]:
-        query = parse_query(request.target.query, *RUN_QUERY, *SEARCH)
+        query = dict(parse_query(request.target.query, *RUN_QUERY, *SEARCH))
+        if request.session.role != "admin":
+            query["key"] = request.session.user
         if (wanted := read_wanted(query)) is None:
             answer = await self._admin.runs({name: query[name] for name in query if name not in SEARCH})
             await self._rows.complete(answer["data"])
@@ -182,8 +189,14 @@ class RunPages:
             request_id=request.facts.request_id,
             runs=len(runs),
         )
+        if request.session.role != "admin":
+            runs = {run_id: wire for run_id, wire in runs.items() if await self._is_own(request, run_id)}
         rows = await read_texts(self._search.store, self._codecs, runs)
         return json_answer({"object": "ui.texts", "data": rows})
+
+    async def _is_own(self, request: UiRequest, run_id: str) -> bool:
+        wanted = RunFilter(limit=1, caller=request.session.user, id_prefix=run_id)
+        return any(run.id == run_id for run in await self._search.store.list_runs(wanted))
 
     async def compare(self, request: UiRequest) -> web.Response:
         """Answer ``/ui/api/compare``: two runs side by side."""
@@ -194,22 +207,25 @@ class RunPages:
         for name in ("a", "b"):
             if name not in query:
                 raise RequestError(400, f"{name} must be the id of a run.", param=name)
-        details = [await self._detail_of(query[name]) for name in ("a", "b")]
+        details = [await self._detail_of(request, query[name]) for name in ("a", "b")]
         shown = [await self._shown(detail, content=False) for detail in details]
         return json_answer(comparison(details[0], details[1], shown[0], shown[1]))
 
-    async def _detail_of(self, run_id: str) -> RunDetail:
+    async def _detail_of(self, request: UiRequest, run_id: str) -> RunDetail:
         detail = await self._admin.find(run_id)
-        if detail is None:
+        if detail is None or not request.session.sees(detail.run.caller):
             raise RequestError(404, "No run has this id, or it was deleted.", code="not_found")
         return detail
 
     async def _detail(self, request: UiRequest, run_id: str) -> web.Response:
         content = read_bool(parse_query(request.target.query, "content"), "content")
-        detail = await self._detail_of(run_id)
+        detail = await self._detail_of(request, run_id)
         if content:
             self._tell(request, detail, "runs")
-        return await asyncio.to_thread(json_answer, await self._shown(detail, content=content))
+        shown = await self._shown(detail, content=content)
+        if request.session.role != "admin":
+            shown |= {"offer": [], "wire": None}
+        return await asyncio.to_thread(json_answer, shown)
 
     async def _conversation(self, request: UiRequest, detail: RunDetail) -> web.Response:
         parse_query(request.target.query)

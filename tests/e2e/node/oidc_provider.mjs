@@ -1,5 +1,6 @@
 // A real OpenID provider: prints its issuer, then serves until its standard input ends.
-// Its question, one line of JSON: {port, groups, audience, rotated, redirect_uri}.
+// Its question, one line of JSON: {port, groups, audience, url, accounts}.  People log in, with any password, if
+// there is a `url` of the proxy; `accounts` maps their names to their groups.
 import { createServer } from "node:http";
 import { createInterface } from "node:readline";
 import { generateKeyPairSync } from "node:crypto";
@@ -22,6 +23,18 @@ const provider = (ring) =>
   new Provider(issuer, {
     jwks: { keys: ring },
     clients: [
+      ...(asked.url
+        ? [
+            {
+              client_id: "toolrelay-ui",
+              client_secret: "secret-of-the-ui",
+              grant_types: ["authorization_code"],
+              redirect_uris: [`${asked.url}/ui/login/done`],
+              post_logout_redirect_uris: [`${asked.url}/ui/`],
+              response_types: ["code"],
+            },
+          ]
+        : []),
       {
         client_id: "service",
         client_secret: "secret-of-the-service",
@@ -32,13 +45,19 @@ const provider = (ring) =>
     ],
     clientBasedCORS: () => false,
     extraTokenClaims: () => ({ groups: asked.groups }),
+    findAccount: (_, name) => ({
+      accountId: name,
+      claims: () => ({ sub: name, preferred_username: name, groups: asked.accounts?.[name] }),
+    }),
+    claims: { openid: ["sub"], profile: ["preferred_username", "groups"] },
+    conformIdTokenClaims: false,
     ttl: { ClientCredentials: 300 },
     features: {
       clientCredentials: { enabled: true },
-      devInteractions: { enabled: false },
+      devInteractions: { enabled: Boolean(asked.url) },
       resourceIndicators: {
         enabled: true,
-        defaultResource: () => asked.audience,
+        defaultResource: (context) => (context.oidc.client.clientId === "service" ? asked.audience : undefined),
         getResourceServerInfo: (_, resource) => ({
           audience: resource,
           scope: "",

@@ -36,6 +36,12 @@ _TOOLS = (
 _HOUR_S = 3600.0
 TEXTS = {"question": "What is the weather in Berlin?", "answer": "It is 7 °C in Berlin."}
 """The question and the answer of a run of the list."""
+LED_TO = {
+    "object": "ui.context",
+    "question": TEXTS["question"],
+    "turns": [{"text": "Let me look.", "calls": ["core__get_weather", "mcp__files__read_text"]}],
+}
+"""What led to a call that waits."""
 
 
 class FakeUi:
@@ -260,6 +266,10 @@ class FakeUi:
         if path == "runs/texts":
             ids = (await request.json())["runs"]
             return web.json_response({"data": [{"id": one, **self.texts.get(one, TEXTS)} for one in ids]})
+        if path == "login":
+            return web.json_response({"object": "ui.login", "provider": None, "address": None})
+        if path.startswith("approvals/") and path.endswith("/context"):
+            return web.json_response(LED_TO)
         if path.startswith("runs/"):
             run = next((one for one in self.runs if one["id"] == path.split("/")[1]), None)
             if run is not None and path.count("/") == 1:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.tools.oauth.clients import Client, ForeignRedirect, LoginAttempt, begin
+from proxy.tools.oauth.clients import Client, LoginAttempt, begin
 from proxy.tools.oauth.metadata import AuthorizationServer
-from proxy.tools.oauth.port import OAuthFault
+from proxy.tools.oauth.port import ForeignRedirect, OAuthFault
 
 ISSUER = "https://as.example"
 REDIRECT = "http://127.0.0.1:8765/callback"

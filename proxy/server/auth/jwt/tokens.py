@@ -52,7 +52,7 @@ class JwtRules(Struct, frozen=True):
 
     ``user`` and ``roles`` are dotted paths of claims. ``grants`` are the rights by role, in the order in
     which they are tried; ``*`` is every token. Without any, a valid token has the rights of a client key.
-    ``leeway_s`` is how many seconds clocks may differ.
+    ``leeway_s`` is how many seconds clocks may differ. ``setting`` is the one that names the audience.
     """
 
     issuer: str
@@ -62,6 +62,21 @@ class JwtRules(Struct, frozen=True):
     user: str = "sub"
     roles: str = "groups"
     grants: Mapping[str, KeyGrants] = {}
+    setting: str = "auth.jwt.audience"
+
+
+class Person(Struct, frozen=True):
+    """Who a token is about: ``user`` as the claim names them, and ``name`` as the record does.
+
+    ``role`` is the configured role that applies, with its ``grants``; ``until`` is when the token expires,
+    in seconds since the epoch, clocks that differ included.
+    """
+
+    user: str
+    name: str
+    role: str
+    grants: KeyGrants
+    until: float
 
 
 class _Known(Struct, frozen=True):
@@ -97,7 +112,7 @@ class JwtTokens:
         known = self._known.get(name)
         # A token that is known asks for keys, too, or one whose key was withdrawn would stay valid.
         if known is None or not self._keys.refresh() or known.generation != self._keys.generation:
-            key = await self._checked(token)
+            key = self._key_of(await self.claims(token), token)
             known = self._known[name] = _Known(key, self._keys.generation)
             while len(self._known) * _KNOWN_BYTES > _MAX_KNOWN_BYTES:
                 self._known.popitem(last=False)
@@ -123,7 +138,11 @@ class JwtTokens:
     def _cache_size(self) -> CacheSize:
         return CacheSize(len(self._known) * _KNOWN_BYTES, _MAX_KNOWN_BYTES)
 
-    async def _checked(self, token: str) -> Key:
+    async def claims(self, token: str) -> Mapping[str, Any]:
+        """Return the claims of a token that the issuer has signed; raise as :meth:`find` does.
+
+        Nothing in the claims is checked yet: see :meth:`person`.
+        """
         if len(token) > MAX_LENGTH or not token.isascii():
             raise TokenRefused(f"is longer than {MAX_LENGTH} bytes, or no ASCII")
         head, _, _ = token.partition(".")
@@ -138,30 +157,39 @@ class JwtTokens:
         key = await self._keys.find(kid, str(alg))
         if key is None:
             raise TokenRefused("is not signed by a key that its issuer shows now")
-        return self._key_of(_verified(token, key, str(alg)), token)
+        return _verified(token, key, str(alg))
 
-    def _key_of(self, claims: Mapping[str, Any], token: str) -> Key:
-        """Return the rights of a verified token; raise :class:`TokenRefused` for claims that do not fit."""
+    def person(self, claims: Mapping[str, Any]) -> Person:
+        """Return whom the claims of :meth:`claims` are about.
+
+        Raises :class:`TokenRefused` for claims that do not fit, and
+        :class:`~proxy.base.errors.RequestError` (403) for somebody without a configured role.
+        """
         rules = self.rules
         if claims.get("iss") != rules.issuer:
             raise TokenRefused("is of another issuer than auth.jwt.issuer")
         until = self._check_times(claims)
         if not set(_audiences(claims)) & set(rules.audience):
-            raise TokenRefused("is for another audience than auth.jwt.audience")
+            raise TokenRefused(f"is for another audience than {rules.setting}")
         user = claim_at(claims, rules.user)
         if not isinstance(user, str) or not 0 < len(user) <= _LONGEST_NAME or not user.isprintable():
             raise TokenRefused(f"has no claim {rules.user} that names its user")
         role, grants = self._grants(claims)
-        setting = f"auth.jwt.roles.{role}"
         name = f"jwt:{end_user_name(f'{rules.issuer} {user}')}"
+        return Person(user, name, role, grants, until)
+
+    def _key_of(self, claims: Mapping[str, Any], token: str) -> Key:
+        """Return the rights of a verified token; raise as :meth:`person` does."""
+        person = self.person(claims)
+        setting, grants = f"auth.jwt.roles.{person.role}", person.grants
         caller = Caller(
-            name=name,
-            counted_as=name,
+            name=person.name,
+            counted_as=person.name,
             limits=key_limits(grants.limits),
             rights=grants.rights(f"{setting}.tools", f"{setting}.arguments"),
         )
         digest = hashlib.blake2b(token.encode(), digest_size=32).digest()
-        return Key(caller, user, digest, grants.admin, None, until, grants.approves)
+        return Key(caller, person.user, digest, grants.admin, None, person.until, grants.approves)
 
     def _check_times(self, claims: Mapping[str, Any]) -> float:
         """Return when a token stops being valid, clocks that differ included."""

@@ -55,7 +55,8 @@ function typing(target) {
   return target.closest?.("input, textarea, select, [contenteditable]") !== null;
 }
 
-export function listen(approver) {
+/** Listen from now on; `pages` are those that the session may open, null for all. */
+export function listen(pages) {
   document.addEventListener("keydown", (event) => {
     if (event.metaKey || event.ctrlKey || event.altKey || event.isComposing) return;
     if (event.key === "Escape" && typing(event.target) && !event.target.closest("dialog")) return event.target.blur();
@@ -63,7 +64,7 @@ export function listen(approver) {
     if (waits) {
       waits = false;
       const place = PLACES[event.key];
-      if (place && !approver) {
+      if (place && (!pages || pages.includes(place))) {
         event.preventDefault();
         go(`/ui/${place}`);
       }

@@ -18,6 +18,13 @@ const ROUTES = [
   [/^\/ui\/settings$/, "settings"],
 ];
 
+/** The pages that a session may open; null for all.  The server refuses the data of the others. */
+export function pagesOf(session) {
+  if (session.role === "admin") return null;
+  return [session.own_runs && "runs", session.role === "approver" && "approvals"].filter(Boolean);
+}
+
+const PART_OF = { run: "runs" };
 let main = null;
 let session = null;
 let bar = null;
@@ -48,7 +55,9 @@ async function show({ same = false } = {}) {
   current?.abort();
   const own = (current = new AbortController());
   const found = ROUTES.map(([pattern, name]) => [pattern.exec(location.pathname), name]).find(([match]) => match);
-  const name = session.role === "approver" ? "approvals" : found?.[1];
+  const pages = pagesOf(session);
+  const allowed = !pages || pages.includes(PART_OF[found?.[1]] ?? found?.[1]);
+  const name = allowed ? found?.[1] : pages[0];
   onShown(name ?? "");
   const slow = setTimeout(() => bar.classList.add("on"), 150);
   let view;
@@ -56,7 +65,7 @@ async function show({ same = false } = {}) {
     if (!name) throw new Error("There is no page at this address.");
     const page = await import(`../pages/${name}.js`);
     view = await page.show({
-      params: found[0].groups ?? {},
+      params: found?.[0].groups ?? {},
       query: new URLSearchParams(location.search),
       session,
       signal: own.signal,

@@ -4,7 +4,7 @@ import { h, set, toast } from "./dom.js";
 import { icon, mark } from "./icons.js";
 import { help, listen } from "./keys.js";
 import { liveState, on, start, stop } from "./live.js";
-import { begin } from "./router.js";
+import { begin, pagesOf } from "./router.js";
 import { dialog } from "../parts/dialog.js";
 
 const PAGES = [
@@ -44,8 +44,10 @@ const WORDS = { on: "Live", waiting: "Reconnecting", off: "Not live" };
 
 /** Draw the frame for a session and show the page of the address. */
 export function frame(app, session, signedOut) {
-  const approver = session.role === "approver";
-  const groups = approver ? [["Decide", [["approvals", "Approvals"]]]] : PAGES;
+  const pages = pagesOf(session);
+  const groups = pages
+    ? PAGES.map(([title, all]) => [title, all.filter(([name]) => pages.includes(name))]).filter(([, all]) => all.length)
+    : PAGES;
   const badges = [];
   const badge = () => {
     const one = h("span.count", { hidden: true });
@@ -64,13 +66,15 @@ export function frame(app, session, signedOut) {
   const theme = h("button.btn.ghost.icon-only", { type: "button" });
   const leave = async () => {
     stop();
-    await api("session", { method: "DELETE", quiet: true }).catch(() => {});
-    signedOut();
+    const out = await api("session", { method: "DELETE", quiet: true }).catch(() => null);
+    // Who logged in at an OpenID provider logs out there, too.
+    if (out?.continue_at) location.assign(out.continue_at);
+    else signedOut();
   };
   const rail = h(
     "nav.rail",
     { "aria-label": "Pages" },
-    h("a.brand", { href: approver ? "/ui/approvals" : "/ui/runs" }, mark(), h("span", "toolrelay")),
+    h("a.brand", { href: `/ui/${pages?.[0] ?? "runs"}` }, mark(), h("span", "toolrelay")),
     groups.map(([title, pages]) => [
       h("h2", title),
       pages.map(([name, text]) => link(name, text, name === "approvals")),
@@ -186,7 +190,7 @@ export function frame(app, session, signedOut) {
   });
   drawLive(liveState());
   start();
-  listen(approver);
+  listen(pages);
   return begin({
     main,
     session,

@@ -1,4 +1,4 @@
-// The sign-in with a key, which the browser does not keep.
+// The sign-in: at the OpenID provider if there is one, or with a key, which the browser does not keep.
 import { api } from "./api.js";
 import { h, set } from "./dom.js";
 import { icon, mark } from "./icons.js";
@@ -26,6 +26,10 @@ export function signIn(app, message, enter) {
     trouble.hidden = false;
     set(trouble.lastChild, text);
   };
+  const provider = h("div", { hidden: true });
+  api("login", { quiet: true })
+    .then((login) => login?.address && offer(provider, login))
+    .catch(() => {});
   const submit = async (event) => {
     event.preventDefault();
     button.disabled = true;
@@ -59,6 +63,7 @@ export function signIn(app, message, enter) {
         h(
           "div.card",
           trouble,
+          provider,
           h(
             "form",
             { onsubmit: submit },
@@ -77,4 +82,17 @@ export function signIn(app, message, enter) {
     ),
   );
   field.focus();
+}
+
+/** Offer the login at the provider, which returns to the page that is open now. */
+function offer(box, login) {
+  const then = encodeURIComponent(location.pathname + location.search);
+  const button = h(
+    "button.btn.main",
+    { type: "button", onclick: () => location.assign(`${login.address}?then=${then}`) },
+    `Sign in with ${login.provider}`,
+  );
+  set(box, button, h("p.muted.small", "or"));
+  box.hidden = false;
+  button.focus();
 }

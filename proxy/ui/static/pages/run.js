@@ -87,7 +87,7 @@ export async function show({ params, session, query, signal }) {
           status,
         ],
         subtitle(detail),
-        actions(run, path, { hasWire }),
+        actions(run, path, { hasWire, own: session.role !== "admin" }),
       ),
       top,
       h(

@@ -26,7 +26,7 @@ export function askCard(row, { inline = false, runs = true, rules = null, equal 
   const box = h("article.ask.card", { "aria-label": `Approval of ${row.tool ?? row.name}`, "data-id": id });
   let busy = false;
   let current = row;
-  const why = !inline && runs && row.run_id ? context(row) : null;
+  const why = !inline && row.run_id ? context(row, id) : null;
   // Later answers have the arguments without private fields again; the exact ones stay.
   const take = (news) =>
     (current = { ...current, ...news, ...(current.exact && { arguments: current.arguments, arguments_cut: false }) });

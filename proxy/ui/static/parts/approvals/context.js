@@ -5,57 +5,41 @@ import { longText } from "../json.js";
 import { toolName } from "../badges.js";
 
 const LONG = 1200;
-const MOST = 3;
 const known = new Map();
 
-/** The conversation of a run, read once for all its calls. */
-function conversation(id) {
+/** What led to an approval's call, read once. */
+function ledTo(id) {
   if (!known.has(id)) {
     if (known.size > 200) known.clear();
     known.set(
       id,
-      api(`runs/${id}/conversation`).catch(() => null),
+      api(`approvals/${id}/context`).catch(() => null),
     );
   }
   return known.get(id);
 }
 
-const textOf = (one) =>
-  one.parts
-    .filter((part) => part.kind === "text")
-    .map((part) => part.text)
-    .join("\n\n");
-
-/** What stands above the arguments; it is filled when the conversation has been read. */
-export function context(row) {
+/** What stands above the arguments; it is filled when it has been read. */
+export function context(row, id) {
   const box = h("div.context", { "aria-label": "What led to this call", role: "group" });
   const show = async () => {
-    const read = await conversation(row.run_id);
-    const messages = read?.messages ?? [];
-    const at = messages.findLastIndex((one) => one.turn === 0 && one.role === "user" && textOf(one));
-    if (at < 0) return set(box, h("p.muted.small", "What the user asked was not kept."));
-    const later = messages
-      .slice(at + 1)
-      .filter((one) => one.role === "assistant")
-      .slice(-MOST);
+    const read = await ledTo(id);
+    if (!read?.question) return set(box, h("p.muted.small", "What the user asked was not kept."));
     set(
       box,
       h("p.small.muted", row.caller_name ? `${row.caller_name} asked` : "Asked"),
-      h("blockquote", longText(textOf(messages[at]), LONG)),
-      later.map((one) => [
-        textOf(one) && h("p", h("span.small.muted", "The model: "), h("span.isolate", textOf(one).slice(0, LONG))),
-        calls(one, row),
+      h("blockquote", longText(read.question, LONG)),
+      read.turns.map((turn) => [
+        turn.text && h("p", h("span.small.muted", "The model: "), h("span.isolate", turn.text.slice(0, LONG))),
+        turn.calls.length > 0 &&
+          h(
+            "p.small.muted",
+            `Before ${toolName(row.tool ?? "this call")} it called `,
+            turn.calls.map(toolName).join(", "),
+          ),
       ]),
     );
   };
-  if (row.run_id) show();
+  show();
   return box;
-}
-
-/** The calls that ran before this one. */
-function calls(one, row) {
-  const names = one.parts.filter((part) => part.kind === "call" && part.invocation).map((part) => toolName(part.name));
-  return (
-    names.length > 0 && h("p.small.muted", `Before ${toolName(row.tool ?? "this call")} it called `, names.join(", "))
-  );
 }

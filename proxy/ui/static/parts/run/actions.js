@@ -7,18 +7,23 @@ import { statusBadge } from "../badges.js";
 import { dialog } from "../dialog.js";
 import { copy, menu, note } from "../page.js";
 
-/** The buttons of a run's head; `path` is its path below the API. */
-export function actions(run, path, { hasWire }) {
+/** The buttons of a run's head; `path` is its path below the API.  Who only sees `own` runs can copy and save them. */
+export function actions(run, path, { hasWire, own }) {
+  const kept = [
+    ["Copy as curl", "copy", () => copyAs(path, "curl")],
+    ["Copy as Python", "copy", () => copyAs(path, "python")],
+    ["Save as JSON", "down", () => download(path)],
+    ["Copy the run’s address", "copy", () => copy(location.href, "Address")],
+  ];
+  if (own) return [menu("More", "more", kept)];
   return [
     hasWire && h("a.btn", { href: `/ui/${path}/wire` }, icon("wire"), "Wire"),
     h("button.btn", { type: "button", onclick: () => replay(path) }, icon("replay"), "Replay"),
     menu("More", "more", [
-      ["Copy as curl", "copy", () => copyAs(path, "curl")],
-      ["Copy as Python", "copy", () => copyAs(path, "python")],
+      ...kept.slice(0, 2),
       ["Compare with…", "compare", () => compareWith(run)],
       ["Save as fixture", "down", () => saveFixture(path)],
-      ["Save as JSON", "down", () => download(path)],
-      ["Copy the run’s address", "copy", () => copy(location.href, "Address")],
+      ...kept.slice(2),
     ]),
   ];
 }

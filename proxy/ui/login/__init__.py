@@ -1,0 +1,1 @@
+"""Login of people at an OpenID provider, for the web UI."""
