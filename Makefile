@@ -40,7 +40,7 @@ docs: ## Write the parts of docs/ that are made from the code, and the picture o
 lock: ## Lock the versions of the dependencies anew.
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes --no-emit-index-url \
-		--python-version 3.11 --custom-compile-command 'make lock' --extra mcp --extra oidc --extra otel --extra postgres --extra programs --extra redis --extra web pyproject.toml -o requirements.lock
+		--python-version 3.11 --custom-compile-command 'make lock' --extra mcp --extra oidc --extra openapi --extra otel --extra postgres --extra programs --extra redis --extra web pyproject.toml -o requirements.lock
 
 image: ## Build the container image.
 	docker build --tag toolrelay .

@@ -155,6 +155,8 @@ ABSTRACT = (
         "proxy.tools.mcp.definitions",
         "proxy.tools.mcp.overview",
         "proxy.tools.mcp.servers",
+        "proxy.tools.openapi.api",
+        "proxy.tools.openapi.document",
         "proxy.http.rules",
         "proxy.upstreams.recorded.format",
         "proxy.upstreams.recorded.scrubbing",

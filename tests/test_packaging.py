@@ -40,7 +40,7 @@ def declared_dependencies() -> set[str]:
 def optional_dependencies() -> set[str]:
     """What the extras that add a feature need."""
     extras = PROJECT["project"]["optional-dependencies"]
-    features = ("mcp", "oidc", "otel", "programs", "pytest", "redis", "web")
+    features = ("mcp", "oidc", "openapi", "otel", "programs", "pytest", "redis", "web")
     names = (_NAME.match(line) for feature in features for line in extras[feature])
     return {normal(found.group()) for found in names if found}
 

@@ -14,7 +14,7 @@ from proxy.commands import common
 from proxy.commands.approvals.cli import approvals_app
 from proxy.commands.credentials.cli import credentials_app
 from proxy.commands.keys.cli import keys_app
-from proxy.commands.mcp.cli import mcp_app
+from proxy.commands.mcp.cli import mcp_app, openapi_app
 from proxy.commands.options import ConfigOption, JsonOption, ListByDefault, NamedUpstreamOption, ScrubOption
 from proxy.commands.prices.cli import prices_app
 from proxy.commands.runs.cli import requests_app, runs_app, usage
@@ -32,6 +32,7 @@ app.add_typer(approvals_app, name="approvals")
 app.add_typer(credentials_app, name="credentials")
 app.add_typer(keys_app, name="keys")
 app.add_typer(mcp_app, name="mcp")
+app.add_typer(openapi_app, name="openapi")
 app.add_typer(prices_app, name="prices")
 app.add_typer(requests_app, name="requests")
 app.add_typer(runs_app, name="runs")
@@ -435,13 +436,16 @@ FileOption = Annotated[
 @tools_app.command("allow")
 def tools_allow(
     pattern: Annotated[
-        str, typer.Argument(help="A tool of an MCP server, or a pattern: mcp__files__read, mcp__files__*.")
+        str,
+        typer.Argument(
+            help="A tool of an MCP server or an API, or a pattern: mcp__files__read, openapi__pets__*."
+        ),
     ],
     config: ConfigOption = None,
     yes: Annotated[bool, typer.Option("--yes", help="Allow the tools without asking first.")] = False,
     file: FileOption = None,
 ) -> None:
-    """Show the current definitions of tools of MCP servers, and allow them."""
+    """Show the current definitions of tools of MCP servers and APIs, and allow them."""
     from proxy.commands.mcp import allowing
 
     loaded = common.load_quietly(config, need_secrets=allowing.needed_secrets(pattern))
@@ -454,7 +458,7 @@ def tools_deny(
     config: ConfigOption = None,
     file: FileOption = None,
 ) -> None:
-    """Stop allowing a tool of an MCP server."""
+    """Stop allowing a tool of an MCP server or an API."""
     from proxy.commands.mcp import allowing
 
     loaded = common.load(config, need_secrets=False)

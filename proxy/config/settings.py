@@ -12,6 +12,7 @@ from proxy.config.addresses import check_hosts, check_networks, check_service_ur
 from proxy.config.agents import AgentConfig, check_agent_names
 from proxy.config.credentials import CredentialConfig
 from proxy.config.mcp.servers import McpConfig, secrets_of
+from proxy.config.openapi import OpenApiConfig, check_api_names, patterns_of_apis, secrets_of_apis
 from proxy.config.secret import Secret
 from proxy.config.sections.access import (
     ApprovalsConfig,
@@ -280,6 +281,14 @@ class Config(Section):
     mcp: McpConfig = McpConfig()
     hooks: HooksConfig = HooksConfig()
     plugins: PluginsConfig = PluginsConfig()
+    openapi: Annotated[dict[str, OpenApiConfig], AfterValidator(check_api_names)] = Field(
+        default={},
+        json_schema_extra={
+            "shown_as": "petstore",
+            "example": 'url = "https://petstore3.swagger.io/api/v3/openapi.json"\n'
+            'operations = ["findPetsByStatus", "GET /pet/{petId}"]',
+        },
+    )
     credentials: Annotated[dict[str, CredentialConfig], AfterValidator(check_names)] = Field(
         default={}, json_schema_extra={"shown_as": "duffel", "example": 'token = "env:DUFFEL_TOKEN"'}
     )
@@ -319,6 +328,11 @@ class Config(Section):
         return self._start_token
 
     @property
+    def pinned_patterns(self) -> tuple[str, ...]:
+        """The patterns of the tools that an operator allows one by one: of MCP servers and of APIs."""
+        return (*self.mcp.patterns, *patterns_of_apis(self.openapi))
+
+    @property
     def default_upstream(self) -> str:
         """The name of the first upstream."""
         return next(iter(self.upstreams))
@@ -338,7 +352,7 @@ class Config(Section):
             self.ui.login.client_secret,
             *(key.secret for key in self.keys.values()),
         ]
-        secrets += secrets_of(self.mcp)
+        secrets += [*secrets_of(self.mcp), *secrets_of_apis(self.openapi)]
         secrets += [storage] if isinstance(storage, Secret) else []
         network = self.network
         proxies = [network.http_proxy, network.https_proxy, self.tools.proxy, self.mcp.proxy]

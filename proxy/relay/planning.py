@@ -33,7 +33,6 @@ from proxy.relay.memory.hidden.history import Restored, SettleApprovals
 from proxy.relay.memory.hidden.outcomes import MemoryOutcome
 from proxy.relay.memory.idempotency import repeat_of
 from proxy.relay.memory.prompt_hash import prompt_hash
-from proxy.relay.memory.references import item_not_found
 from proxy.relay.nested import Purse
 from proxy.relay.offering.hosted import Containing, contained_tools
 from proxy.relay.offering.narrowing import with_required_approvals
@@ -254,7 +253,11 @@ class Planner:
         """Return the plan for an upstream. It has no job if the request passes through, unless
         ``in_run``."""
         joined, planning.waited.programs = without_program_turns(planning.ask)
-        ask, read_before = await self._with_items(joined, route)
+        is_own = not route.wire and route.served.text_calls is None
+        body, read_before = await self._items.resolve(
+            joined.wire, joined.body, joined.identity.caller, joined.local, only_ours=is_own
+        )
+        ask = joined if body is joined.body else structs.replace(joined, body=body)
         ask, typed = with_functions(ask, route, planning.with_tools)
         if typed is None:
             plan = await self._plan_as_sent(planning, route, ask, typed, read_before, in_run=in_run)
@@ -293,6 +296,7 @@ class Planner:
             local=ask.local,
             settle=self._settle(planning, draft),
             skip_reason=_skip_reason(draft),
+            verified=lambda ids: ask.wire.verified(ids, ask.identity.caller),
         )
         check_programs(planning.waited.programs, request, restored, draft.editor)
         if planning.waited.purse is not None:
@@ -346,24 +350,6 @@ class Planner:
             return await self._approvals.settle(ids, resuming)
 
         return settle
-
-    async def _with_items(self, ask: Ask, route: Route) -> tuple[Ask, str]:
-        """Replace references to items of the proxy's responses by the items, if the upstream cannot know
-        them.
-
-        Also return the sources whose untrusted results the model had read by then, empty for none. Raise
-        :class:`~proxy.base.errors.RequestError` for an item that the proxy does not know.
-        """
-        wire, is_own = ask.wire, not route.wire and route.served.text_calls is None
-        if is_own or not wire.refers_to_items:
-            return ask, ""
-        request = wire.parse(ask.body.payload)
-        if not wire.referred(request):
-            return ask, ""
-        body, untrusted = await self._items.resolve(wire, request, ask.body, ask.identity.caller, ask.local)
-        if unknown := wire.parse(body.payload).references:
-            raise item_not_found(unknown[0])
-        return structs.replace(ask, body=body), untrusted
 
     async def _draft(
         self, ask: Ask, route: Route, request: ClientRequest, typed: AsFunctions | None

@@ -49,7 +49,7 @@ async def warm_up(ask: Ask, local: LocalResponses, history: History, client: Cli
     resource = writer.result() or {}
     if typed is not None:
         said, resource = typed.stream(said), typed.resource(resource)
-    history.keep(editor, turn, resource, local=local)
+    history.keep(request, editor, turn, resource, local=local)
     client.start(200, [("Content-Type", wire.dialect.framing.content_type)])
     await client.write(said)
     client.finish()

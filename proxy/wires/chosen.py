@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from proxy.base.errors import RequestError
 from proxy.base.events import ToolResult
 from proxy.wires.hosted.forms import CallForm
+from proxy.wires.hosted.part_ids import PartIds
 from proxy.wires.hosted.tools import HostedTool
 
 SERVER_URL: Final = "toolrelay"
@@ -331,6 +332,10 @@ class ShownTools(Struct, frozen=True):
         """Return the same with the provider's tools that server tools run, by the names that models use."""
         forms = {name: tool.form for name, tool in hosted.items() if tool.form is not None}
         return replace(self, hosted=hosted, forms={**self.forms, **forms}) if hosted else self
+
+    def signed(self, ids: PartIds) -> "ShownTools":
+        """Return the same; the parts that show calls of the provider's tools get these ids."""
+        return replace(self, forms={name: form.signed(ids) for name, form in self.forms.items()})
 
     def called(self, name: str) -> tuple[str, str] | None:
         """Return the label and the server's own name of a tool that models call ``name``.

@@ -25,6 +25,7 @@ from proxy.base.events import (
 )
 from proxy.base.values import value_class
 from proxy.wires.chosen import NOTHING_CHOSEN, NOTHING_SHOWN, Chosen, ShownTools
+from proxy.wires.hosted.part_ids import PartIds
 from proxy.wires.past.clock import SystemRule
 from proxy.wires.past.evidence import Evidence, Place
 
@@ -165,6 +166,11 @@ class ClientRequest(ABC):
         """Return the encrypted turns that the client sends back, in order."""
         return ()
 
+    def part_ids(self) -> "Mapping[int, Sequence[str]]":
+        """Return the ids of the parts that claim to show calls of the provider's tools, by the positions of
+        their answers."""
+        return {}
+
 
 class ReturnedCalls(Struct, frozen=True):
     """An assistant message of the client's history that holds tool calls."""
@@ -255,6 +261,9 @@ class StreamWriter(ABC):
 
     asks_by_items: ClassVar[bool] = False
     """Whether the dialect has items that ask for approvals."""
+
+    part_ids: PartIds | None = None
+    """The ids of the parts that show calls of the provider's tools; ``None`` if it shows none."""
 
     def repair(self, *, always: bool, begun: bool = False, single_turn: bool = False) -> bool:
         """Repair this stream from now on, if the writer can; return whether it can.

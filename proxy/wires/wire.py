@@ -29,8 +29,6 @@ class Wire(UpstreamPort):
 
     approvals: ApprovalForm | None = None
     """How its conversations hold questions about approvals; ``None`` if they do not."""
-    refers_to_items: ClassVar[bool] = False
-    """Whether requests may refer to items of earlier responses instead of repeating them."""
     body_class: ClassVar[Callable[..., RequestBody]]
     """Makes a body of the client's bytes, the request, and ``translated``; see :meth:`body`."""
     only_with_tools: ClassVar[Sequence[str]] = ()
@@ -179,10 +177,21 @@ class Wire(UpstreamPort):
         """
         return None
 
-    def referred(self, request: ClientRequest) -> Mapping[str, str]:
+    def may_refer(self, raw: bytes, *, only_ours: bool = False) -> bool:
+        """Return whether a request body could refer to items, with ``only_ours`` to items that no upstream of
+        this dialect knows. It is asked about each request."""
+        return False
+
+    def referred(self, request: ClientRequest, *, only_ours: bool = False) -> Mapping[str, str]:
         """Return the ids of the items to which a request refers, each with the id of the proxy's response
-        that has the item; empty if none has it."""
+        that has the item; empty if the id does not say it. With ``only_ours`` return no item that an
+        upstream of this dialect may know."""
         return {}
+
+    def verified(self, ids: Sequence[str], caller: str) -> Sequence[str]:
+        """Return those of some ids that parts of answers to this caller have, which show calls of the
+        provider's tools."""
+        return ()
 
     def with_items(self, raw: bytes, request: ClientRequest, responses: Sequence[bytes]) -> bytes:
         """Return the body with the items of these responses in place of the references to them.

@@ -90,7 +90,7 @@ def _withheld(tool: ToolOverview, server: Server, catalog: Catalog, policy: Poli
     if tool.state in _WITHHELD:
         return _WITHHELD[tool.state]
     if not server.may_have(tool.name):
-        return f"mcp.servers.{server.name}.tools does not name it"
+        return f"{server.tools_setting} does not name it"
     return "its pinned definition cannot be used, or more tools are allowed than there may be"
 
 

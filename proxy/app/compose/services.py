@@ -19,8 +19,8 @@ from proxy.app.compose.tools import (
     argument_bounds,
     call_prices,
     load_registry,
-    mcp_provider,
     open_egress,
+    pinned_providers,
     tool_capabilities,
     tool_providers,
 )
@@ -51,6 +51,7 @@ from proxy.tools.access.policy import Policy
 from proxy.tools.agents.provider import AgentProvider
 from proxy.tools.contract.results.paging import PagedResults
 from proxy.tools.mcp.overview import ServerOverview
+from proxy.tools.mcp.pinned import PinnedProvider
 from proxy.tools.mcp.provider import McpProvider
 from proxy.tools.running.runner import Runner
 from proxy.upstreams.base import Upstream
@@ -74,12 +75,17 @@ class Services(Struct, frozen=True):
     approvals: Approvals
     webhook: ApprovalWebhook | None = None
     approval_figures: ApprovalFigures | None = None
-    mcp: Sequence[McpProvider] = ()
+    pinned: Sequence[PinnedProvider] = ()
     agents: Sequence[AgentProvider] = ()
     links: CoreLinks = field(default_factory=CoreLinks)
     hooks: HookChain = field(default_factory=HookChain)
     detached: list[Callable[[float], Awaitable[None]]] = field(default_factory=list)
     """Called as ``(seconds)``; each waits at most that long for runs that continue without their clients."""
+
+    @property
+    def mcp(self) -> Sequence[McpProvider]:
+        """The provider of the tools of all MCP servers; none if no server is configured."""
+        return [provider for provider in self.pinned if isinstance(provider, McpProvider)]
 
     async def mcp_overview(self) -> Sequence[ServerOverview]:
         """Return the state of each MCP server, and which of its tools are allowed. Raises StoreError."""
@@ -146,7 +152,7 @@ class Services(Struct, frozen=True):
             fault
             for where in written
             for fault in misplaced_bounds(
-                catalog, where, written[where], whole=whole, servers=self.config.mcp.servers
+                catalog, where, written[where], whole=whole, pinned=self.config.pinned_patterns
             )
         ]
 
@@ -199,9 +205,9 @@ async def create_services(
     policy = _policy(config, credentials)
     made = partial(tool_providers, config, capabilities, clock, paged_results, links, upstreams, guard)
     own, providers = given.providers is None, made() if given.providers is None else given.providers
-    mcp = mcp_provider(config, given, store, credentials, guard) if own else ()
-    agents = agent_provider(config, given, [*providers, *mcp], policy) if own else ()
-    registry = await load_registry([*providers, *mcp, *agents], given, guard, call_prices(config))
+    pinned = pinned_providers(config, given, store, credentials, egress, guard)
+    agents = agent_provider(config, given, [*providers, *pinned], policy) if own else ()
+    registry = await load_registry([*providers, *pinned, *agents], given, guard, call_prices(config))
     instruments = _instruments(config, registry, given.endpoints, store)
     # What is replayed was recorded after the hooks.
     hooks = load_hooks(config, guard, instruments.hooks.hooked) if own else HookChain()
@@ -236,7 +242,7 @@ async def create_services(
         approvals=make_approvals(config, runner, store, figures, webhook),
         webhook=webhook,
         approval_figures=figures,
-        mcp=mcp,
+        pinned=pinned,
         agents=agents,
         links=links,
         hooks=hooks,
@@ -264,7 +270,7 @@ def _policy(config: Config, credentials: OpenCredentials | None) -> Policy:
 
 
 async def _start(services: Services) -> Services:
-    """Open the record, and serve the tools of MCP servers that are pinned there."""
+    """Open the record, and serve the tools that are pinned there."""
     registry, mcp = services.registry, services.mcp
     registry.set_check(services.check_catalog)
     if mcp:
@@ -273,7 +279,7 @@ async def _start(services: Services) -> Services:
         )
     await services.store.start()
     try:
-        for provider in mcp:
+        for provider in services.pinned:
             if await provider.begin():
                 await registry.refresh(quiet=True)
             provider.follow(services.refresh_tools)

@@ -11,6 +11,7 @@ from proxy.app.plugins import plugin_tools
 from proxy.base.errors import Guard
 from proxy.base.events import GENERATE_IMAGE, RUN_PROGRAM
 from proxy.config.load import Config
+from proxy.config.openapi import known_apis
 from proxy.net.aiohttp_resolver import AiohttpResolver
 from proxy.net.resolver import Resolver
 from proxy.records.rows import TokenVault
@@ -30,7 +31,8 @@ from proxy.toolbox.web.provider import web_provider
 from proxy.tools.access.addresses import WayOut
 from proxy.tools.access.call_prices import CallPrices
 from proxy.tools.access.catalog import Registry
-from proxy.tools.access.egress import EgressPool
+from proxy.tools.access.egress import EgressClient, EgressPool
+from proxy.tools.access.placement import Placement
 from proxy.tools.access.policy import Policy
 from proxy.tools.agents.agent import Agent
 from proxy.tools.agents.provider import AgentProvider
@@ -40,8 +42,10 @@ from proxy.tools.contract.provider import ToolProvider
 from proxy.tools.contract.results.paging import PagedResults
 from proxy.tools.mcp.authorization import ServerAuthorizer
 from proxy.tools.mcp.host_client import HostClient
+from proxy.tools.mcp.pinned import PinnedProvider
 from proxy.tools.mcp.pins import FiledPins, PinSource, RecordedPins
 from proxy.tools.mcp.provider import McpProvider
+from proxy.tools.openapi.provider import OpenApiProvider
 from proxy.tools.providers.modules import load_module
 from proxy.upstreams.base import Upstream
 
@@ -56,24 +60,63 @@ async def load_registry(
     return await Registry.load(map(wrap, providers), guard, prices)
 
 
-def mcp_provider(
-    config: Config, given: Overrides, store: Store, credentials: OpenCredentials | None, guard: Guard
+def pinned_providers(
+    config: Config,
+    given: Overrides,
+    store: Store,
+    credentials: OpenCredentials | None,
+    egress: EgressPool | None,
+    guard: Guard,
+) -> Sequence[PinnedProvider]:
+    """Build the providers of the tools of MCP servers and of the operations of APIs, as far as there are."""
+    if given.providers is not None or not (config.mcp.servers or config.openapi):
+        return ()
+    pins = _pin_source(config, given, store, guard)
+    return [
+        *_mcp_provider(config, given, pins, credentials),
+        *_api_provider(config, pins, credentials, egress),
+    ]
+
+
+def _mcp_provider(
+    config: Config, given: Overrides, pins: PinSource, credentials: OpenCredentials | None
 ) -> Sequence[McpProvider]:
     """Build the provider of the tools of all MCP servers; none if no server is configured."""
     if not config.mcp.servers:
         return ()
-    pins: PinSource = RecordedPins(store)
-    if given.pins is not None:
-        pins = given.pins
-    elif config.mcp.pins:
-        with guard():
-            pins = FiledPins(Path(config.mcp.pins))
     servers = config.mcp.known()
     host = None
     if given.mcp_socket is not None:
         authorize = ServerAuthorizer(credentials.broker, servers) if credentials is not None else None
         host = HostClient(given.mcp_socket, authorize)
     return (McpProvider(servers, pins, host, timeout_s=config.tools.timeout_s),)
+
+
+def _api_provider(
+    config: Config, pins: PinSource, credentials: OpenCredentials | None, egress: EgressPool | None
+) -> Sequence[OpenApiProvider]:
+    """Build the provider of the operations of all APIs; none if no API is configured."""
+    if not config.openapi:
+        return ()
+
+    def client(connection: str, hosts: Sequence[str], place: Placement | None) -> EgressClient | None:
+        if egress is None or credentials is None:
+            return None
+        if place is None:
+            return egress.client(hosts)
+        return credentials.broker.placing_client(connection, hosts, place)
+
+    return (OpenApiProvider(known_apis(config.openapi), pins, client, timeout_s=config.tools.timeout_s),)
+
+
+def _pin_source(config: Config, given: Overrides, store: Store, guard: Guard) -> PinSource:
+    """Return where the pins of tools are: in the file that ``mcp.pins`` names, else in the record."""
+    if given.pins is not None:
+        return given.pins
+    if config.mcp.pins:
+        with guard():
+            return FiledPins(Path(config.mcp.pins))
+    return RecordedPins(store)
 
 
 def agent_provider(
@@ -192,15 +235,15 @@ def way_of_tools(config: Config) -> WayOut:
     return WayOut(rules, tools.proxy_resolves, own_authorities(config.network))
 
 
-def open_egress(config: Config) -> EgressPool:
-    """Open the outgoing HTTP of tools. Its timeout is a little shorter than a tool's, so that a tool can
-    still report it."""
+def open_egress(config: Config, *, max_bytes: int = _MAX_ANSWER, timeout_s: float = 0.0) -> EgressPool:
+    """Open the outgoing HTTP of tools. By default its timeout is a little shorter than a tool's, so that a
+    tool can still report it."""
     networks = config.tools.networks
     return EgressPool(
         allowed_networks=networks,
         schemes=("https", "http") if networks else ("https",),
-        timeout_s=0.8 * config.tools.timeout_s,
-        max_bytes=_MAX_ANSWER,
+        timeout_s=timeout_s or 0.8 * config.tools.timeout_s,
+        max_bytes=max_bytes,
         resolver=AiohttpResolver(Resolver("tools")),
         way=way_of_tools(config),
     )

@@ -29,7 +29,7 @@ from proxy.commands.keys.keys import (
     print_decisions,
 )
 from proxy.commands.mcp.host import mcp_settings
-from proxy.commands.mcp.listing import mcp_faults
+from proxy.commands.mcp.listing import api_faults, mcp_faults
 from proxy.commands.mcp.looking import pins_of_record
 from proxy.commands.mcp.warnings import many_lines, plain_secret_lines, unallowed_lines
 from proxy.config.load import Config
@@ -84,6 +84,8 @@ async def check_composed(config: Config, *, probing: bool, known: Sequence[Confi
         messages += await _missing_logins(config)
         if config.mcp.servers and probing:
             messages += await mcp_faults(config)
+        if config.openapi and probing:
+            messages += await api_faults(config)
         unasked = {name for name in config.upstreams if any(map(_is_about(name), faults))}
         return await check(
             config,

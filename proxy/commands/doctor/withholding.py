@@ -10,11 +10,13 @@ from proxy.tools.contract.spec import ToolSpec
 
 
 def trusted_lines(config: Config) -> list[str]:
-    """Return a line for each MCP server whose results the operator trusts."""
+    """Return a line for each MCP server and API whose results the operator trusts."""
+    origins = {f"mcp.servers.{name}": server.results for name, server in config.mcp.servers.items()}
+    origins |= {f"openapi.{name}": api.results for name, api in config.openapi.items()}
     return [
-        f'mcp.servers.{name}.results = "trusted": no call needs an approval because a model read them'
-        for name, server in config.mcp.servers.items()
-        if server.results == "trusted"
+        f'{where}.results = "trusted": no call needs an approval because a model read them'
+        for where, results in origins.items()
+        if results == "trusted"
     ]
 
 

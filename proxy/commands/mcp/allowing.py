@@ -18,16 +18,17 @@ from proxy.commands.mcp.looking import (
     InspectedServer,
     InspectedTool,
     current_pins,
-    inspect_servers,
-    need_servers,
+    inspect,
+    need_origins,
+    not_ready,
 )
 from proxy.config.load import Config
 from proxy.tools.access.policy import Policy
-from proxy.tools.mcp.definitions import MAX_SHOWN, PROVIDER, Definition, mcp_tool_id, pattern_of_server
+from proxy.tools.mcp.definitions import MAX_SHOWN, PROVIDER, Definition, pattern_of_server, pinned_tool_id
 from proxy.tools.mcp.differences import difference, shown_lines, shown_text
+from proxy.tools.mcp.pinned import Origin, spec_of, stays_there
 from proxy.tools.mcp.pins import MOST_PINNED, Pin, read_pin_file, write_pin_file
-from proxy.tools.mcp.provider import spec_of, stays_there
-from proxy.tools.mcp.servers import Server
+from proxy.tools.openapi.api import PROVIDER as OPENAPI
 
 _MAX_DIFF = 40
 _MOST_NAMED = 8
@@ -45,9 +46,9 @@ async def allow_tools(config: Config, pattern: str, *, yes: bool, file: Path | N
             f"names the file {config.mcp.pins}, so the proxy ignores pins in the store",
             f"Add --file {config.mcp.pins}",
         )
-    servers = _may_have(need_servers(config), pattern)
+    servers = _may_have(need_origins(config), pattern)
     before = _pins_of(file) if file is not None else await current_pins(config)
-    looks = await inspect_servers(config, servers, before)
+    looks = await inspect(config, servers, before)
     well = _say_faults(looks)
     chosen = [(look.server, tool) for look in looks for tool in look.tools if fits(tool.id, pattern)]
     wanted = [(server, tool) for server, tool in chosen if tool.state in ("new", "changed", "moved")]
@@ -101,7 +102,7 @@ async def deny_tool(config: Config, name: str, *, file: Path | None) -> bool:
         notice = "running servers notice within seconds" if file is None else _RELOAD
         say(f"{name} is no longer allowed; {notice}")
     else:
-        say_error(f"{name} was not allowed; see: toolrelay mcp list")
+        say_error(f"{name} was not allowed; see: toolrelay tools list")
     return removed
 
 
@@ -109,20 +110,23 @@ def needed_secrets(pattern: str) -> str:
     """Return the beginning of the settings whose secrets are needed to allow the tools of a pattern."""
     provider, _, rest = pattern.partition("*")[0].partition("__")
     server, separator, _ = rest.partition("__")
+    if provider == OPENAPI:
+        return f"openapi.{server}." if separator else "openapi."
     return f"mcp.servers.{server}." if provider == PROVIDER and separator else "mcp.servers."
 
 
-def _may_have(servers: Mapping[str, Server], pattern: str) -> Mapping[str, Server]:
+def _may_have(servers: Mapping[str, Origin], pattern: str) -> Mapping[str, Origin]:
     """Return the servers whose tools may fit a pattern; others are not asked. Raises ConfigError if there is
     none."""
     head = pattern.partition("*")[0]
-    ids = {name: pattern_of_server(name).rstrip("*") for name in servers}
+    patterns = {name: pattern_of_server(name, server.provider) for name, server in servers.items()}
+    ids = {name: whole.rstrip("*") for name, whole in patterns.items()}
     hits = {name: servers[name] for name, id_ in ids.items() if id_.startswith(head) or head.startswith(id_)}
     if not hits:
         raise ConfigError(
             "PATTERN",
-            f'no configured MCP server can have the tool "{pattern[:80]}"',
-            f"Name a tool or a pattern of one of: {', '.join(map(pattern_of_server, servers))}",
+            f'no configured MCP server or API can have the tool "{pattern[:80]}"',
+            f"Name a tool or a pattern of one of: {', '.join(patterns.values())}",
         )
     return hits
 
@@ -158,9 +162,9 @@ def _say_faults(looks: Sequence[InspectedServer]) -> bool:
     for look in looks:
         if not look.is_ready:
             well = False
-            say_error(f"mcp.servers.{look.server.name}: not connected: {look.listing.status.reason}")
+            say_error(f"{look.server.setting}: {not_ready(look.server)}: {look.listing.status.reason}")
         for omitted in look.listing.status.left_out:
-            say_error(f"mcp.servers.{look.server.name}: cannot use the tool {omitted.name}: {omitted.reason}")
+            say_error(f"{look.server.setting}: cannot use the tool {omitted.name}: {omitted.reason}")
     return well
 
 
@@ -169,13 +173,13 @@ def _unusable(looks: Sequence[InspectedServer], pattern: str) -> bool:
     if any(fits(tool.id, pattern) for look in looks for tool in look.tools):
         return False
     return any(
-        fits(mcp_tool_id(look.server.name, omitted.name), pattern)
+        fits(pinned_tool_id(look.server.name, omitted.name, look.server.provider), pattern)
         for look in looks
         for omitted in look.listing.status.left_out
     )
 
 
-def describe_tool(server: Server, tool: InspectedTool) -> Iterator[str]:
+def describe_tool(server: Origin, tool: InspectedTool) -> Iterator[str]:
     """Yield lines with what a person must know before allowing a tool."""
     live = tool.live
     if live is None:
@@ -186,13 +190,16 @@ def describe_tool(server: Server, tool: InspectedTool) -> Iterator[str]:
         "moved": "of a server whose command or url has changed",
     }
     yield f"{tool.id}  ({word[tool.state]})"
-    yield f"  the server's name: {shown_text(live.name)}"
-    effect = "; the server declares it read-only" if live.annotations.get("readOnlyHint") else ""
-    yield f"  effect:            {server.effect_of(live.name)} ({_whose(server, live)}{effect})"
+    if live.request is None:
+        yield f"  the server's name: {shown_text(live.name)}"
+    else:
+        yield from _request(server, live.request)
+    effect = server.effect_of(*live.names)
+    yield f"  effect:            {effect} ({_whose(server, live)}{_declared(live)})"
     yield f"  results:           {_trust_of(server)}"
     yield f"  after untrusted:   {_after_text(server, live)}"
-    if not server.may_have(live.name):
-        yield f"  note:              mcp.servers.{server.name}.tools does not name it, so it is not offered"
+    if not server.may_have(*live.names):
+        yield f"  note:              {server.tools_setting} does not name it, so it is not offered"
     if live.title and live.description:
         yield f"  title:             {shown_text(live.title)}"
     yield f"  description:       {shown_text(live.description or live.title)}"
@@ -210,20 +217,39 @@ def describe_tool(server: Server, tool: InspectedTool) -> Iterator[str]:
         yield from (f"    {line}" for line in difference(tool.pin.definition, live, _MAX_DIFF))
 
 
-def _whose(server: Server, live: Definition) -> str:
+def _request(server: Origin, request: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the request of an operation is: its address, and where it carries what."""
+    address = f"{request['method']} {request['base']}{request['path']}"
+    yield f"  request:           {shown_text(address)}"
+    if body := request["body"]:
+        yield f"  body:              {shown_text(body['type'])}"
+    if place := request["credentials"]:
+        kind = "" if place["form"] == "token" else f", {place['form']}"
+        where = f"{place['where']} {place['name']}{kind}"
+        yield f"  credentials:       of the connection {server.connection}, in the {shown_text(where)}"
+
+
+def _declared(live: Definition) -> str:
+    """Return what a server says itself about the effect; an operation's method was looked at already."""
+    hinted = live.request is None and live.annotations.get("readOnlyHint")
+    return "; the server declares it read-only" if hinted else ""
+
+
+def _whose(server: Origin, live: Definition) -> str:
     """Return which setting determines the effect of a tool."""
     for pattern in server.effects:
-        if fits(live.name, pattern):
-            return f'mcp.servers.{server.name}.effects."{pattern}"'
-    return "default; set it in mcp.servers." + server.name + ".effects"
+        if any(fits(name, pattern) for name in live.names):
+            return f'{server.setting}.effects."{pattern}"'
+    default = "default" if live.request is None else "by its method"
+    return f"{default}; set it in {server.setting}.effects"
 
 
-def _trust_of(server: Server) -> str:
+def _trust_of(server: Origin) -> str:
     word = "trusted" if server.trusted_results else "untrusted"
-    return f"{word} (mcp.servers.{server.name}.results)"
+    return f"{word} ({server.setting}.results)"
 
 
-def _after_text(server: Server, live: Definition) -> str:
+def _after_text(server: Origin, live: Definition) -> str:
     """Return what an untrusted result means for later calls of a tool (``policy.after_untrusted``)."""
     if stays_there(live, server):
         return "runs, if only this server's results were read: it says that it reaches nothing else"
@@ -261,8 +287,10 @@ def _nothing(pattern: str, looks: Sequence[InspectedServer]) -> str:
     near = difflib.get_close_matches(pattern, known, n=1, cutoff=0.5)
     if near:
         return f'no tool matches "{plain_text(pattern)}"; did you mean {near[0]}?'
-    whole = f"{PROVIDER}__SERVER__*"
-    all_of_them = f"toolrelay mcp list shows all tools; {whole} matches all tools of a server"
+    all_of_them = (
+        f"toolrelay mcp list and openapi list show all tools; {PROVIDER}__SERVER__* matches all of a server, "
+        f"{OPENAPI}__NAME__* all of an API"
+    )
     return f'no tool matches "{plain_text(pattern)}"; {all_of_them}'
 
 
@@ -273,7 +301,7 @@ def _done(config: Config, pins: Sequence[Pin], file: Path | None) -> Iterator[st
     if file is not None:
         yield f"  {_RELOAD}"
     policy = Policy(allow=config.policy.allow)
-    known = config.mcp.known()
+    known = need_origins(config)
     held_back = [
         pin.id for pin in pins if not policy.decide(spec_of(pin, known[pin.definition.server])).allowed
     ]

@@ -86,3 +86,26 @@ def mcp_import(
 
     if not importing.import_servers(file):
         raise typer.Exit(1)
+
+
+openapi_app = typer.Typer(help="List the operations of APIs.", cls=ListByDefault)
+
+
+@openapi_app.callback()
+def openapi() -> None:
+    """Without a command, list."""
+
+
+@openapi_app.command("list")
+def openapi_list(
+    name: Annotated[
+        str, typer.Argument(help="The name of the API, as in [openapi.NAME]; by default all.")
+    ] = "",
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read the documents of APIs; list their operations and which of them are offered."""
+    from proxy.commands.mcp import listing
+
+    loaded = common.load_quietly(config, need_secrets="openapi.")
+    common.run_or_fail(listing.list_apis(loaded, name, as_json=as_json))

@@ -10,21 +10,24 @@ from proxy.commands.mcp.looking import (
     InspectedServer,
     InspectedTool,
     current_pins,
+    inspect,
     inspect_servers,
+    need_apis,
     need_servers,
+    not_ready,
 )
 from proxy.commands.mcp.warnings import warnings_of
 from proxy.config.load import Config
 from proxy.tools.access.policy import Policy
 from proxy.tools.mcp.definitions import UnusableDefinition
-from proxy.tools.mcp.provider import spec_of
+from proxy.tools.mcp.pinned import spec_of
 
 _OFFERED = "offered"
 _STATES: Mapping[str, str] = {
     "new": "new: not allowed yet",
     "changed": "changed since it was allowed",
-    "moved": "its server's command or url has changed since it was allowed",
-    "gone": "the server no longer lists it",
+    "moved": "its server's command or url, or its API's base_url, has changed since it was allowed",
+    "gone": "the server or document no longer lists it",
 }
 
 
@@ -40,6 +43,31 @@ async def list_servers(config: Config, *, as_json: bool) -> bool:
         for line in _remarks(config, looks):
             say(f"  {line}")
     return _say_unreachable(looks)
+
+
+async def list_apis(config: Config, name: str, *, as_json: bool) -> bool:
+    """Print every API, or the one with this name, with its operations; return whether all documents can be
+    read."""
+    looks = await inspect(config, need_apis(config, name), await current_pins(config))
+    if as_json:
+        say_json(*(_written(config, look) for look in looks))
+    else:
+        _print_apis(looks)
+        for look in looks:
+            _print_tools(config, look, f"{look.server.name}: ")
+        for line in _remarks(config, looks):
+            say(f"  {line}")
+    return _say_unreachable(looks)
+
+
+async def api_faults(config: Config) -> list[str]:
+    """Read the document of every API and print its state; return a line for each that cannot be used."""
+    looks = await inspect(config, need_apis(config), await current_pins(config))
+    _print_apis(looks)
+    for line in _details(config, looks):
+        say(line)
+    console().print()
+    return _unreachable(looks)
 
 
 async def test_server(config: Config, name: str) -> bool:
@@ -128,7 +156,7 @@ def _skipped(looks: Sequence[InspectedServer]) -> list[str]:
 
 def _unreachable(looks: Sequence[InspectedServer]) -> list[str]:
     return [
-        f"mcp.servers.{look.server.name}: not connected: {look.listing.status.reason}"
+        f"{look.server.setting}: {not_ready(look.server)}: {look.listing.status.reason}"
         for look in looks
         if not look.is_ready
     ]
@@ -163,6 +191,26 @@ def _print_servers(looks: Sequence[InspectedServer]) -> None:
     print_table((*titles, "reached by"), rows)
 
 
+def _print_apis(looks: Sequence[InspectedServer]) -> None:
+    rows: list[Sequence[object]] = []
+    for look in looks:
+        state, counts = look.listing.status.state, Counter(tool.state for tool in look.tools)
+        changed = counts["changed"] + counts["moved"] + counts["gone"]
+        shown = text(state, "green" if look.is_ready else "red")
+        rows.append(
+            (
+                look.server.name,
+                shown,
+                counts["pinned"],
+                counts["new"],
+                changed,
+                _results_of(look),
+                look.server.shown,
+            )
+        )
+    print_table(("API", "document", "allowed", "new", "changed", "results", "described by"), rows)
+
+
 def _results_of(look: InspectedServer) -> str:
     """Return whether the results of a server are trusted, as in the setting."""
     return "trusted" if look.server.trusted_results else "untrusted"
@@ -172,8 +220,8 @@ def _what_of(config: Config, look: InspectedServer, tool: InspectedTool) -> str:
     """Return whether a tool is offered, and if not, why."""
     if tool.state != "pinned" or tool.pin is None:
         return f"{_STATES[tool.state]}; to allow it: toolrelay tools allow {tool.id}"
-    if not look.server.may_have(tool.name):
-        return f"off: mcp.servers.{look.server.name}.tools does not name it"
+    if not look.server.may_have(*tool.pin.definition.names):
+        return f"off: {look.server.tools_setting} does not name it"
     try:
         spec = spec_of(tool.pin, look.server)
     except UnusableDefinition as fault:

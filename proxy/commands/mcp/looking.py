@@ -13,13 +13,17 @@ from proxy.app.compose.tools import open_egress
 from proxy.app.open_record import opened_record
 from proxy.base.errors import ConfigError, NoRecord, ToolFailure
 from proxy.commands.credentials.vault import open_vault
+from proxy.commands.mcp.documents import list_operations
 from proxy.commands.mcp.host import mcp_host
 from proxy.config.load import Config
+from proxy.config.openapi import known_apis
 from proxy.tools.mcp.authorization import ServerAuthorizer
 from proxy.tools.mcp.definitions import Definition
 from proxy.tools.mcp.host_client import Authorize, HostClient, ServerListing
+from proxy.tools.mcp.pinned import Origin
 from proxy.tools.mcp.pins import FiledPins, GivenPins, Pin, PinState, RecordedPins, compare
 from proxy.tools.mcp.servers import Server
+from proxy.tools.openapi.api import Api
 
 
 class InspectedTool(Struct, frozen=True):
@@ -33,9 +37,9 @@ class InspectedTool(Struct, frozen=True):
 
 
 class InspectedServer(Struct, frozen=True):
-    """One server: its state, and its tools sorted by id."""
+    """One server or API: its state, and its tools sorted by id."""
 
-    server: Server
+    server: Origin
     listing: ServerListing
     tools: Sequence[InspectedTool]
 
@@ -58,6 +62,47 @@ def need_servers(config: Config, only: str = "") -> Mapping[str, Server]:
         known = ", ".join(servers)
         raise ConfigError("mcp.servers", f"there is no server {only[:80]!r}", f"Choose one of: {known}")
     return {only: servers[only]} if only else servers
+
+
+def not_ready(server: Origin) -> str:
+    """Return the words for a server or API without a listing."""
+    return "not connected" if isinstance(server, Server) else "its document cannot be used"
+
+
+def need_origins(config: Config) -> Mapping[str, Origin]:
+    """Return the configured servers and APIs; raises ConfigError if there is none."""
+    origins: dict[str, Origin] = {**config.mcp.known(), **known_apis(config.openapi)}
+    if not origins:
+        raise ConfigError(
+            "mcp.servers",
+            "no MCP server and no API is configured",
+            "Add a section [mcp.servers.NAME] with command or url, or [openapi.NAME] with file or url",
+        )
+    return origins
+
+
+def need_apis(config: Config, only: str = "") -> Mapping[str, Api]:
+    """Return the configured APIs, or the one named ``only``; raises ConfigError if there is none."""
+    apis = known_apis(config.openapi)
+    if not apis:
+        raise ConfigError("openapi", "no API is configured", "Add a section [openapi.NAME] with file or url")
+    if only and only not in apis:
+        raise ConfigError("openapi", f"there is no API {only[:80]!r}", f"Choose one of: {', '.join(apis)}")
+    return {only: apis[only]} if only else apis
+
+
+async def inspect(
+    config: Config, origins: Mapping[str, Origin], pins: Sequence[Pin]
+) -> Sequence[InspectedServer]:
+    """Connect to servers and read the documents of APIs. Raises ConfigError if the SDK of MCP is needed and
+    not installed."""
+    servers = {name: origin for name, origin in origins.items() if isinstance(origin, Server)}
+    apis = {name: origin for name, origin in origins.items() if isinstance(origin, Api)}
+    looks = [*await inspect_servers(config, servers, pins)] if servers else []
+    listings = await list_operations(config, apis) if apis else ()
+    for api, listing in zip(apis.values(), listings, strict=True):
+        looks.append(InspectedServer(api, listing, _looks(api, listing, pins)))
+    return looks
 
 
 async def inspect_servers(
@@ -108,8 +153,8 @@ async def wait_for_server(config: Config, socket: Path, server: str) -> None:
         await host.aclose()
 
 
-def _looks(server: Server, listing: ServerListing, pins: Sequence[Pin]) -> Sequence[InspectedTool]:
-    pinned = {pin.id: pin for pin in pins if pin.definition.server == server.name}
+def _looks(server: Origin, listing: ServerListing, pins: Sequence[Pin]) -> Sequence[InspectedTool]:
+    pinned = {pin.id: pin for pin in pins if pin.is_of(server.provider, server.name)}
     live = {definition.id: definition for definition in listing.definitions}
     looks = []
     # The tools of an unreachable server are unknown, so they count as pinned.
@@ -126,7 +171,7 @@ def _looks(server: Server, listing: ServerListing, pins: Sequence[Pin]) -> Seque
 
 async def pins_of_record(config: Config) -> Overrides:
     """Return the pins of the record, for services that are created without it."""
-    if not config.mcp.servers or config.mcp.pins:
+    if not config.pinned_patterns or config.mcp.pins:
         return Overrides()
     return Overrides(pins=GivenPins(await current_pins(config)))
 

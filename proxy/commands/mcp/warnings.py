@@ -18,7 +18,7 @@ from proxy.records.rows import ToolEffect
 from proxy.relay.offering.deferred import defer
 from proxy.tools.access.catalog import MOST_OFFERED, Catalog, too_many_offered
 from proxy.tools.access.policy import Policy
-from proxy.tools.mcp.definitions import MAX_SHOWN, Definition, pattern_of_server
+from proxy.tools.mcp.definitions import MAX_SHOWN, PROVIDER, Definition, pattern_of_server
 from proxy.tools.mcp.masking import is_secret_name, is_secret_value, masked_args, masked_url
 
 _MOST_NAMED: Final = 8
@@ -37,11 +37,17 @@ def unallowed_lines(config: Config, catalog: Catalog) -> list[str]:
     """Return, for each server without an allowed tool, the command that shows and allows its tools."""
     ids = [spec.name for spec in catalog.tools()]
     return [
-        f"mcp.servers.{name}: none of its tools is allowed; to see and allow them: "
-        f"toolrelay tools allow '{pattern_of_server(name)}'"
-        for name in config.mcp.servers
-        if not any(tool_id.startswith(pattern_of_server(name).rstrip("*")) for tool_id in ids)
+        f"{_section_of(pattern)}: none of its tools is allowed; to see and allow them: "
+        f"toolrelay tools allow '{pattern}'"
+        for pattern in config.pinned_patterns
+        if not any(tool_id.startswith(pattern.rstrip("*")) for tool_id in ids)
     ]
+
+
+def _section_of(pattern: str) -> str:
+    """Return the section of the server or API to whose tools a pattern belongs."""
+    provider, name, _ = pattern.split("__")
+    return f"mcp.servers.{name}" if provider == PROVIDER else f"{provider}.{name}"
 
 
 def plain_secret_lines(config: Config) -> list[str]:
@@ -121,7 +127,7 @@ def _largest(counts: Mapping[str, int]) -> str:
 
 
 def _of_server(look: InspectedServer) -> Iterator[str]:
-    where = f"mcp.servers.{look.server.name}"
+    where = look.server.setting
     live = [(tool, tool.live) for tool in look.tools if tool.live is not None]
     for tool, definition in live:
         yield from (f"{tool.id}: {what}" for what in _of_definition(definition))
@@ -147,19 +153,19 @@ def _of_definition(definition: Definition) -> Iterator[str]:
         yield f'its definition gives orders to the model: "{plain_text(match[0], 80)}"'
     if len(definition.description) > MAX_SHOWN:
         yield f"its description is longer than the {MAX_SHOWN} characters that models are shown"
-    if not definition.id.endswith(f"__{definition.name}"):
+    if definition.request is None and not definition.id.endswith(f"__{definition.name}"):
         yield f"its server calls it {plain_text(definition.name, 200)!r}, which no model provider accepts"
 
 
 def _says_it_reads(look: InspectedServer, tool: InspectedTool, definition: Definition) -> bool:
-    own = look.server.effect_of(tool.name)
+    own = look.server.effect_of(*definition.names)
     return definition.annotations.get("readOnlyHint") is True and own is not ToolEffect.READ_ONLY
 
 
 def _says_it_changes(look: InspectedServer, tool: InspectedTool, definition: Definition) -> bool:
     hints = definition.annotations
     changes = hints.get("readOnlyHint") is False or hints.get("destructiveHint") is True
-    own = look.server.effect_of(tool.name)
+    own = look.server.effect_of(*definition.names)
     return changes and hints.get("readOnlyHint") is not True and own is ToolEffect.READ_ONLY
 
 

@@ -13,6 +13,7 @@ from proxy.config.addresses import check_storage_url
 from proxy.config.agents import find_agent_conflicts
 from proxy.config.credentials import CredentialConfig, find_credential_conflicts
 from proxy.config.mcp.servers import find_mcp_conflicts, resolve_mcp, resolve_mcp_paths
+from proxy.config.openapi import find_api_conflicts, resolve_api_paths, resolve_apis
 from proxy.config.secret import Secret
 from proxy.config.sections.access import ApprovalsConfig, KeyConfig
 from proxy.config.sections.identity import find_identity_conflicts
@@ -47,6 +48,7 @@ def find_conflicts(config: Config) -> Iterator[ConfigError]:
     yield from _wrong_webhook(config)
     yield from _wrong_images(config)
     yield from find_mcp_conflicts(config.mcp)
+    yield from find_api_conflicts(config.openapi, config.credentials, config.mcp)
     yield from find_identity_conflicts(config.auth.mode, config.auth.jwt, config.ui.login)
     serves = {name: upstream.models for name, upstream in config.upstreams.items()}
     yield from find_agent_conflicts(config.agents, serves)
@@ -242,6 +244,7 @@ def resolve_paths(config: Config, folder: Path) -> Config:
         upstream = upstream.model_copy(update=files)
         upstreams[name] = upstream
     mcp = resolve_mcp_paths(config.mcp, folder)
+    openapi = resolve_api_paths(config.openapi, folder)
     billing = config.billing
     if billing.price_list not in ("bundled", "off"):
         billing = billing.model_copy(update={"price_list": absolute(billing.price_list)})
@@ -253,6 +256,7 @@ def resolve_paths(config: Config, folder: Path) -> Config:
         "hooks": hooks,
         "upstreams": upstreams,
         "mcp": mcp,
+        "openapi": openapi,
         "network": network,
         "billing": billing,
     }
@@ -301,6 +305,7 @@ def resolve_secrets(
         # A command that needs no secrets counts nothing either.
         limits = limits.model_copy(update={"storage": storage or "memory://"})
     mcp = resolve_mcp(config.mcp, resolve)
+    openapi = resolve_apis(config.openapi, resolve)
     approvals = _resolved_webhook(config.approvals, resolve)
     network = proxies.network(config.network)
     tools = config.tools.model_copy(update={"proxy": proxies.resolved(config.tools.proxy, "tools.proxy")})
@@ -310,6 +315,7 @@ def resolve_secrets(
         return None, faults
     plain = {
         "mcp": mcp,
+        "openapi": openapi,
         "upstreams": upstreams,
         "credentials": credentials,
         "keys": keys,

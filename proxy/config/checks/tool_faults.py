@@ -9,7 +9,6 @@ from proxy.base.globs import fits
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
 from proxy.tools.contract.schemas.schema import may_have
-from proxy.tools.mcp.definitions import pattern_of_server
 
 
 def missing_connections(catalog: Catalog, policy: Policy) -> list[ConfigError]:
@@ -33,7 +32,7 @@ class BoundFault(Struct, frozen=True):
     """A bound that limits no argument.
 
     ``tools`` are those that its pattern matches. It is ``passing`` if only tools of configured MCP servers
-    can match: an operator allows and denies them, and they change, while the configuration stays.
+    or APIs can match: an operator allows and denies them, and they change, while the configuration stays.
     """
 
     error: ConfigError
@@ -48,16 +47,16 @@ def misplaced_bounds(
     arguments: Mapping[str, Iterable[str]],
     *,
     whole: bool = True,
-    servers: Iterable[str] = (),
+    pinned: Iterable[str] = (),
 ) -> list[BoundFault]:
     """Return one fault for each bound that limits no argument, because a typing error there would be a
     security hole.
 
     ``arguments`` are the bounded paths by tool pattern, ``where`` is the name of their setting. If the
-    catalog is not ``whole``, a pattern that matches no tool may match one that did not load. ``servers`` are
-    the names of the configured MCP servers.
+    catalog is not ``whole``, a pattern that matches no tool may match one that did not load. ``pinned`` are
+    the patterns of tools that an operator allows one by one.
     """
-    heads = [pattern_of_server(server).rstrip("*") for server in servers]
+    heads = [each.rstrip("*") for each in pinned]
     faults = []
     for pattern, bounds in arguments.items():
         setting = f'{where}."{pattern}"'

@@ -24,7 +24,7 @@ from proxy.config.types import (
 from proxy.net.outgoing import ProxyRules
 from proxy.records.rows import ToolEffect
 from proxy.tools.contract.spec import Redaction
-from proxy.tools.mcp.definitions import SERVER_NAME
+from proxy.tools.mcp.definitions import SERVER_NAME, pattern_of_server
 from proxy.tools.mcp.masking import masked_url
 from proxy.tools.mcp.servers import HostSettings, Server
 
@@ -198,6 +198,11 @@ class McpConfig(Section):
             'effects = {"read_*" = "read_only", "list_*" = "read_only"}',
         },
     )
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The patterns of the servers' tools."""
+        return tuple(map(pattern_of_server, self.servers))
 
     def known(self) -> dict[str, Server]:
         """Return the servers in the form of the tools package, with their secrets revealed."""

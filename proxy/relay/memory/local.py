@@ -7,6 +7,8 @@ as the connection is open. Sources: OpenAI's guide "WebSocket mode"; Open Respon
 from collections import OrderedDict
 from typing import Final
 
+import orjson
+
 from proxy.base.caches import CacheSize, declare
 from proxy.records.rows import ResponseRecord
 
@@ -32,6 +34,17 @@ class LocalResponses:
         """Return a response of this caller; ``None`` if it is not here."""
         kept = self._kept.get(response_id)
         return kept if kept is not None and kept.caller == caller else None
+
+    def holding(self, item_id: str, caller: str) -> str:
+        """Return the id of this caller's response with such an item; empty if it is not here."""
+        likely = (
+            one for one in self._kept.values() if one.caller == caller and item_id.encode() in one.response
+        )
+        for record in likely:
+            output = orjson.loads(record.response).get("output")
+            if any(item.get("id") == item_id for item in output or ()):
+                return record.id
+        return ""
 
     def put(self, record: ResponseRecord) -> None:
         """Keep a response, and drop the oldest ones if there is no room."""

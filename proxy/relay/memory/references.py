@@ -8,12 +8,15 @@ import orjson
 from proxy.base.errors import RequestError
 from proxy.records.rows import ResponseRecord, join_sources
 from proxy.relay.body import Body
+from proxy.relay.memory.hidden.parts import responses_of
 from proxy.relay.memory.local import LocalResponses
 from proxy.store.base import Store
-from proxy.wires.client_port import ClientRequest
 from proxy.wires.wire import Wire
 
 _MOST_RESPONSES = 256
+_AT_ONCE = 16
+MOST_RESPONSE_BYTES = 128 << 20
+"""Bytes of all responses that are read for the items that a request names."""
 _MOST_BEFORE = 16
 """How many responses of a chain are looked at for an image."""
 
@@ -25,26 +28,31 @@ class ItemReferences:
         self._store = store
 
     async def resolve(
-        self,
-        wire: Wire,
-        request: ClientRequest,
-        body: Body,
-        caller: str,
-        local: LocalResponses | None = None,
+        self, wire: Wire, body: Body, caller: str, local: LocalResponses | None = None, *, only_ours: bool
     ) -> tuple[Body, str]:
-        """Return the body with the items that the request refers to, and what the model had read by then.
+        """Return a request's body with the items that it refers to, and what the model had read by then.
 
-        The latter are the sources of untrusted results, empty for none. ``local`` are
-        responses that only the client's connection knows. A reference stays unchanged if no response of
-        this caller has the item. Raise :class:`~proxy.base.errors.StoreError` if the record does not answer.
+        The latter are the sources of untrusted results, empty for none. ``local`` are responses that only the
+        client's connection knows. With ``only_ours`` the upstream knows
+        all items but those that show calls of the provider's tools. Raise
+        :class:`~proxy.base.errors.RequestError` for an item that nobody knows, and (413) if the responses
+        have too many bytes, and :class:`~proxy.base.errors.StoreError` if the record does not answer.
         """
-        named = wire.referred(request)
-        wanted = list(dict.fromkeys(filter(None, named.values())))
-        # At once, so that the record answers them together.
-        found = await asyncio.gather(*(self._find(one, caller, local) for one in wanted[:_MOST_RESPONSES]))
-        records = [record for record in found if record is not None]
+        if not wire.may_refer(body.raw, only_ours=only_ours):
+            return body, ""
+        named = wire.referred(request := wire.parse(body.payload), only_ours=only_ours)
+        if not named:
+            return body, ""
+        signed = wire.verified([item for item, response in named.items() if not response], caller)
+        shown = await responses_of(self._store, request, caller, signed[:_MOST_RESPONSES]) if signed else {}
+        known = [] if local is None else [local.holding(one, caller) for one in signed if one not in shown]
+        wanted = list(dict.fromkeys(filter(None, [*named.values(), *shown.values(), *known])))
+        records = await self._find_all(wanted[:_MOST_RESPONSES], caller, local)
         written = wire.with_items(body.raw, request, [record.response for record in records])
-        return Body(written, orjson.loads(written)), _untrusted(records)
+        whole = Body(written, orjson.loads(written))
+        if not only_ours and (unknown := wire.parse(whole.payload).references):
+            raise item_not_found(unknown[0])
+        return whole, _untrusted(records)
 
     async def images_before(
         self, wire: Wire, response_id: str, caller: str, local: LocalResponses | None = None
@@ -64,11 +72,34 @@ class ItemReferences:
             wanted = response.get(wire.dialect.fields.continues)
         return ()
 
+    async def _find_all(
+        self, wanted: Sequence[str], caller: str, local: LocalResponses | None
+    ) -> list[ResponseRecord]:
+        """Return those of the wanted responses that exist."""
+        records: list[ResponseRecord] = []
+        for at in range(0, len(wanted), _AT_ONCE):
+            # At once, so that the record answers them together.
+            found = (self._find(one, caller, local) for one in wanted[at : at + _AT_ONCE])
+            records += [record for record in await asyncio.gather(*found) if record is not None]
+            if sum(len(record.response) for record in records) > MOST_RESPONSE_BYTES:
+                raise _too_large()
+        return records
+
     async def _find(
         self, response_id: str, caller: str, local: LocalResponses | None
     ) -> ResponseRecord | None:
         record = local.find(response_id, caller) if local is not None else None
         return record or await self._store.find_response(response_id, caller)
+
+
+def _too_large() -> RequestError:
+    return RequestError(
+        413,
+        f"The stored responses whose items input names have more than {MOST_RESPONSE_BYTES} bytes together. "
+        "Name items of fewer responses, or send the items themselves.",
+        param="input",
+        code="request_too_large",
+    )
 
 
 def item_not_found(item_id: str) -> RequestError:

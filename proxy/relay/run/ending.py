@@ -34,6 +34,8 @@ class RunEnding:
         if reason is None and state.output.passed is not None and _only_passes(job):
             self._finish_plain(job, state, state.output.passed)
             return
+        if state.run.turns_hidden and state.tools.offer.shown.hosted and not state.run.turn.calls:
+            await self._give_answer(job, state)
         data = self._last_bytes(job, state, reason)
         if _has_unreturnable_content(job, state):
             await self._hold(job, state, needed=False)
@@ -69,21 +71,31 @@ class RunEnding:
 
         Return whether the client got it.
         """
-        writer = state.output.writer
         if not job.continuity.is_person:
             return False
         sealed = await self._history.seal(
             job.client.request,
             job.upstream.editor,
             _last_turn(job, state),
-            visible=writer.visible,
+            visible=state.output.writer.visible,
             shown=state.run.client_calls,
         )
-        if sealed is None:
-            return False
-        job.continuity.recall.given_bytes = len(sealed)
-        await state.output.send(writer.carry(sealed))
-        return True
+        return await _carried(job, state, sealed)
+
+    async def _give_answer(self, job: Job, state: State) -> None:
+        """Give the client what the provider's tools found for this answer, if the record does not keep it."""
+        fingerprint, output = job.continuity.offer_fingerprint, state.output
+        if fingerprint is None or state.outcome.reader is None:
+            return
+        await output.send(output.writer.turn_ended("final"))
+        sealed = await self._history.seal_answer(
+            job.client.request,
+            job.upstream.editor,
+            _last_turn(job, state),
+            visible=output.writer.visible,
+            offer_fingerprint=fingerprint,
+        )
+        await _carried(job, state, sealed)
 
     async def wait(self, job: Job, state: State) -> None:
         """End the response to a client whose results let a program go on, which waits for the next ones."""
@@ -170,7 +182,7 @@ class RunEnding:
                 input_items=None if typed is None else typed.input_items(),
             )
             state.outcome.has_data_for_next_request |= self._history.keep(
-                job.upstream.editor, turn, resource, local=local
+                job.client.request, job.upstream.editor, turn, resource, local=local
             )
 
     def _remember_answer(self, job: Job, state: State) -> None:
@@ -226,6 +238,15 @@ class RunEnding:
         return outcome.has_data_for_next_request
 
 
+async def _carried(job: Job, state: State, sealed: str | None) -> bool:
+    """Give the client an encrypted turn to carry, if there is one; return whether there is."""
+    if sealed is None:
+        return False
+    job.continuity.recall.given_bytes = len(sealed)
+    await state.output.send(state.output.writer.carry(sealed))
+    return True
+
+
 def _only_passes(job: Job) -> bool:
     """Return whether nothing but the answer's text is to be kept of a plain turn."""
     continuity = job.continuity
@@ -276,6 +297,8 @@ def _last_turn(job: Job, state: State) -> LastTurn:
             *(one.run_id for one in (*job.continuity.approvals.asked, *state.turn.approvals)),
         ],
         loaded=state.tools.offer.loaded,
+        part_ids=() if (shown := state.output.writer.part_ids) is None else shown.made,
+        image_ids=() if shown is None else shown.images,
     )
 
 

@@ -1,8 +1,9 @@
 """Where the user is, as each search engine takes it; an engine gets no part that it does not document.
 
 Sources: Brave's "Web Search API Request Headers" (``X-Loc-*``) and its country codes; Tavily's reference
-"Search" (``country``, a name in English); Exa's "Geolocation Filter Support" (``userLocation``). SearXNG's
-"Search API" has a language but no place, and a country does not tell which language its user reads.
+"Search" (``country``, a name in English), with the names that its server for MCP lists (tavily-mcp 0.2.9);
+Exa's "Geolocation Filter Support" (``userLocation``). SearXNG's "Search API" has a language but no place, and
+a country does not tell which language its user reads.
 """
 
 import unicodedata
@@ -19,15 +20,28 @@ _OF_BRAVE: Final = """
 AR AU AT BE BR CA CL DK FI FR DE HK IN ID IT JP KR MY MX NL NZ NO CN PL PT PH RU SA ZA ES SE CH TW TR GB US"""
 """The countries from which Brave can take its results; for any other it refuses the request."""
 _OF_TAVILY: Final = """
-AR argentina,AU australia,AT austria,BD bangladesh,BE belgium,BG bulgaria,BR brazil,CA canada,CH switzerland,
-CL chile,CN china,CO colombia,CZ czech republic,DE germany,DK denmark,EE estonia,EG egypt,ES spain,FI finland,
-FR france,GB united kingdom,GR greece,HR croatia,HU hungary,ID indonesia,IE ireland,IL israel,IN india,
-IS iceland,IT italy,JP japan,KE kenya,KR south korea,LT lithuania,LU luxembourg,LV latvia,MA morocco,
-MX mexico,MY malaysia,NG nigeria,NL netherlands,NO norway,NZ new zealand,PE peru,PH philippines,PK pakistan,
-PL poland,PT portugal,RO romania,RS serbia,SA saudi arabia,SE sweden,SG singapore,SI slovenia,SK slovakia,
-TH thailand,TN tunisia,TR turkey,TW taiwan,UA ukraine,AE united arab emirates,US united states,UY uruguay,
-VN vietnam,ZA south africa"""
-"""Those of Tavily's names that are the common English ones; it refuses a request with another name."""
+AF afghanistan, AL albania, DZ algeria, AD andorra, AO angola, AR argentina, AM armenia, AU australia,
+AT austria, AZ azerbaijan, BS bahamas, BH bahrain, BD bangladesh, BB barbados, BY belarus, BE belgium,
+BZ belize, BJ benin, BT bhutan, BO bolivia, BA bosnia and herzegovina, BW botswana, BR brazil, BN brunei,
+BG bulgaria, BF burkina faso, BI burundi, KH cambodia, CM cameroon, CA canada, CV cape verde,
+CF central african republic, TD chad, CL chile, CN china, CO colombia, KM comoros, CG congo, CR costa rica,
+HR croatia, CU cuba, CY cyprus, CZ czech republic, DK denmark, DJ djibouti, DO dominican republic,
+EC ecuador, EG egypt, SV el salvador, GQ equatorial guinea, ER eritrea, EE estonia, ET ethiopia, FJ fiji,
+FI finland, FR france, GA gabon, GM gambia, GE georgia, DE germany, GH ghana, GR greece, GT guatemala,
+GN guinea, HT haiti, HN honduras, HU hungary, IS iceland, IN india, ID indonesia, IR iran, IQ iraq,
+IE ireland, IL israel, IT italy, JM jamaica, JP japan, JO jordan, KZ kazakhstan, KE kenya, KW kuwait,
+KG kyrgyzstan, LV latvia, LB lebanon, LS lesotho, LR liberia, LY libya, LI liechtenstein, LT lithuania,
+LU luxembourg, MG madagascar, MW malawi, MY malaysia, MV maldives, ML mali, MT malta, MR mauritania,
+MU mauritius, MX mexico, MD moldova, MC monaco, MN mongolia, ME montenegro, MA morocco, MZ mozambique,
+MM myanmar, NA namibia, NP nepal, NL netherlands, NZ new zealand, NI nicaragua, NE niger, NG nigeria,
+KP north korea, MK north macedonia, NO norway, OM oman, PK pakistan, PA panama, PG papua new guinea,
+PY paraguay, PE peru, PH philippines, PL poland, PT portugal, QA qatar, RO romania, RU russia, RW rwanda,
+SA saudi arabia, SN senegal, RS serbia, SG singapore, SK slovakia, SI slovenia, SO somalia, ZA south africa,
+KR south korea, SS south sudan, ES spain, LK sri lanka, SD sudan, SE sweden, CH switzerland, SY syria,
+TW taiwan, TJ tajikistan, TZ tanzania, TH thailand, TG togo, TT trinidad and tobago, TN tunisia, TR turkey,
+TM turkmenistan, UG uganda, UA ukraine, AE united arab emirates, GB united kingdom, US united states,
+UY uruguay, UZ uzbekistan, VE venezuela, VN vietnam, YE yemen, ZM zambia, ZW zimbabwe"""
+"""Tavily's names of countries; it refuses a request with another name."""
 _BRAVE: Final = frozenset(_OF_BRAVE.split())
 _TAVILY: Final[Mapping[str, str]] = MappingProxyType(
     {name.strip()[:2]: name.strip()[3:] for name in _OF_TAVILY.split(",")}

@@ -19,7 +19,8 @@ import structlog
 
 from proxy.base.errors import StoreError, ToolFailure
 from proxy.records.rows import TokenVault
-from proxy.tools.access.egress import EgressPool
+from proxy.tools.access.egress import EgressClient, EgressPool
+from proxy.tools.access.placement import GIVEN, Placement
 from proxy.tools.access.single_flight import SingleFlight, WorkCancelled
 from proxy.tools.contract.capabilities import HttpClient, HttpFailure, Unconnected, unconnected
 from proxy.tools.oauth.grants import ClientCredentials, LoggedIn, OAuthGrant, OAuthToken, grant_of
@@ -329,12 +330,18 @@ class CredentialBroker:
         Implements :data:`~proxy.tools.contract.capabilities.ConnectedHttpSource`. If the connection does not
         exist or is for an MCP server, every request of the client fails with a message about it.
         """
-        authorizer = self._authorizers.get(name)
         connection = self._connections.get(name)
-        if authorizer is None or connection is None or connection.server_url:
-            return Unconnected(name)
         header = connection.header if isinstance(connection, StaticToken) else ""
-        return self._pool.client(hosts, authorizer, header=header or "Authorization")
+        place = Placement(name=header) if header else GIVEN
+        return self.placing_client(name, hosts, place) or Unconnected(name)
+
+    def placing_client(self, name: str, hosts: Sequence[str], place: Placement) -> EgressClient | None:
+        """Return a client whose requests carry the credentials in a place of their own; ``None`` if the
+        connection does not exist or is for an MCP server."""
+        authorizer, connection = self._authorizers.get(name), self._connections.get(name)
+        if authorizer is None or connection is None or connection.server_url:
+            return None
+        return self._pool.client(hosts, authorizer, place=place)
 
     async def prepare(self, connection: str) -> None:
         """Load the credentials of a connection; calls that wait share one refresh.

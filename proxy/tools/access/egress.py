@@ -35,11 +35,20 @@ from proxy.tools.access.addresses import (
     untrusted,
 )
 from proxy.tools.access.hosts import check_headers, may_call
+from proxy.tools.access.placement import GIVEN, Placement
 from proxy.tools.access.retrying import has_idempotency_key, parse_retry_after, wait_before_retry
 from proxy.tools.contract.bounds import ArgumentBound, FetchBounds
 from proxy.tools.contract.capabilities import AdjustableClient, HttpFailure, QueryParams, TextPage
 
-__all__ = ["AddressForbidden", "Authorizer", "EgressClient", "EgressPool", "HttpFailure", "decode_text"]
+__all__ = [
+    "AddressForbidden",
+    "Answer",
+    "Authorizer",
+    "EgressClient",
+    "EgressPool",
+    "HttpFailure",
+    "decode_text",
+]
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _JSON_HEADERS: Mapping[str, str] = MappingProxyType({"Accept": "application/json"})
@@ -103,15 +112,15 @@ class EgressPool:
         self.sessions = CheckedSessions(resolver, self.allowed, user_agent, way)
 
     def client(
-        self, hosts: Sequence[str], authorizer: Authorizer | None = None, *, header: str = "Authorization"
+        self, hosts: Sequence[str], authorizer: Authorizer | None = None, *, place: Placement = GIVEN
     ) -> "EgressClient":
         """Return a client that reaches only ``hosts``: ``api.example.com``, ``*.example.com``, ``host:8443``.
 
         An entry without a port means the default port of the scheme. ``*`` alone means every public host.
-        With an ``authorizer`` each request has its value in the ``header``. The client sends the header over
-        plain HTTP only to an IP literal in a network that the operator opened.
+        With an ``authorizer`` each request has its value in that ``place``. The client sends it over plain
+        HTTP only to an IP literal in a network that the operator opened.
         """
-        return EgressClient(self, tuple(host.lower() for host in hosts), authorizer, header=header)
+        return EgressClient(self, tuple(host.lower() for host in hosts), authorizer, place=place)
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -135,7 +144,7 @@ class _Request(Struct, frozen=True):
     bounds: tuple[ArgumentBound, ...] = ()
 
 
-class _Answer(Struct, frozen=True):
+class Answer(Struct, frozen=True):
     """A complete response. ``retry_after_s`` is the wait before a retry, if the service says so."""
 
     url: URL
@@ -160,7 +169,7 @@ class EgressClient(AdjustableClient):
         hosts: tuple[str, ...],
         authorizer: Authorizer | None,
         *,
-        header: str = "Authorization",
+        place: Placement = GIVEN,
         reads: bool = False,
         timeout_s: float | None = None,
         fetches: FetchBounds | None = None,
@@ -168,7 +177,7 @@ class EgressClient(AdjustableClient):
         self._pool = pool
         self._hosts = hosts
         self._authorizer = authorizer
-        self._header = header
+        self._place = place
         self._reads = reads
         self._timeout_s = timeout_s
         self._fetches = fetches
@@ -186,7 +195,7 @@ class EgressClient(AdjustableClient):
     def _with(self, **changes: Any) -> "EgressClient":
         own = {"reads": self._reads, "timeout_s": self._timeout_s, "fetches": self._fetches}
         return EgressClient(
-            self._pool, self._hosts, self._authorizer, header=self._header, **{**own, **changes}
+            self._pool, self._hosts, self._authorizer, place=self._place, **{**own, **changes}
         )
 
     def _bounds(self, address: str, *, page: bool = False) -> tuple[ArgumentBound, ...]:
@@ -255,7 +264,7 @@ class EgressClient(AdjustableClient):
         """
         return (await self._post_unread(url, body, headers)).status
 
-    async def _post_unread(self, url: str, body: bytes, headers: Mapping[str, str]) -> "_Answer":
+    async def _post_unread(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         """POST JSON once, and return the response without its body."""
         sent = {**headers, "Content-Type": "application/json"}
         request = _Request("POST", _address(url, None), sent, body, unread=True)
@@ -264,6 +273,18 @@ class EgressClient(AdjustableClient):
                 return await self._follow(request, None)
         except TimeoutError:
             raise HttpFailure("the service took too long to answer", transient=True) from None
+
+    async def exchange(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, *, repeatable: bool
+    ) -> Answer:
+        """Send any request, with the URL as it is encoded; return a 2xx response, raise :class:`HttpFailure`
+        with the body for anything else. Tools cannot call this."""
+        try:
+            address = URL(url, encoded=True)
+            _ = address.host, address.port
+        except ValueError:
+            raise HttpFailure("the address of the service is not valid") from None
+        return await self._send(_Request(method, address, headers, body, repeatable=repeatable))
 
     async def get_text(self, url: str) -> TextPage:
         """Return a page; raise :class:`HttpFailure` if it is not text or the request fails.
@@ -281,7 +302,7 @@ class EgressClient(AdjustableClient):
         text = decode_text(answer.body, parameters, is_html=media_type.endswith("html"))
         return TextPage(str(answer.url), media_type, text)
 
-    async def _send(self, request: _Request) -> _Answer:
+    async def _send(self, request: _Request) -> Answer:
         """Return a 2xx response within the time limit."""
         try:
             async with asyncio.timeout(self._timeout_s or self._pool.timeout_s):
@@ -289,7 +310,7 @@ class EgressClient(AdjustableClient):
         except TimeoutError:
             raise HttpFailure("the service took too long to answer", transient=True) from None
 
-    async def _send_with_retries(self, request: _Request) -> _Answer:
+    async def _send_with_retries(self, request: _Request) -> Answer:
         """Send a request; retry after 429 and 503 with growing waits, once after 401 with a new header."""
         authorization = await self._authorizer.authorization() if self._authorizer else None
         attempt = 0
@@ -315,7 +336,7 @@ class EgressClient(AdjustableClient):
             f"the service answered with status {answer.status}", status=answer.status, body=answer.body
         )
 
-    async def _follow(self, request: _Request, authorization: str | None) -> _Answer:
+    async def _follow(self, request: _Request, authorization: str | None) -> Answer:
         """Return a response after at most three redirects, each checked like the first URL."""
         url = origin = request.url
         for _ in range(_MAX_REDIRECTS + 1):
@@ -354,19 +375,18 @@ class EgressClient(AdjustableClient):
         if with_credentials and url.scheme != "https" and not (literal and not is_public_address(host)):
             raise HttpFailure("credentials are not sent over plain HTTP")
 
-    async def _request(self, request: _Request, url: URL, authorization: str | None) -> _Answer:
+    async def _request(self, request: _Request, url: URL, authorization: str | None) -> Answer:
         """Send one request and return its bounded response."""
         headers = dict(request.headers)
         proxy: HttpProxy | None = None
-        if authorization is not None:
-            headers[self._header] = authorization
+        place = url if authorization is None else self._place.place(authorization, url, headers)
         try:
             session, proxy = await self._pool.sessions.way_to(url)
             if url.scheme == "http":  # There is no tunnel, so the proxy reads the request's own headers.
                 headers.update(proxy_headers(proxy))
             async with session.request(
                 request.method,
-                url,
+                place,
                 data=request.body,
                 headers=headers,
                 allow_redirects=False,
@@ -376,10 +396,11 @@ class EgressClient(AdjustableClient):
                 status = response.status
                 if proxy is not None and status == 407:
                     raise HttpFailure(proxy_refusal(proxy, status))
-                return _Answer(
+                body = b"" if request.unread or status in _REDIRECTS else await self._read(response)
+                return Answer(
                     url=url,
                     status=status,
-                    body=b"" if request.unread or status in _REDIRECTS else await self._read(response),
+                    body=body if authorization is None else self._place.blanked(body, authorization),
                     retry_after_s=parse_retry_after(status, response.headers),
                     location=response.headers.get("Location"),
                     content_type=response.headers.get("Content-Type", ""),
@@ -433,7 +454,7 @@ def _url(text: str) -> URL:
     return url
 
 
-def _json(answer: _Answer) -> Any:
+def _json(answer: Answer) -> Any:
     """Return the body of a response as JSON."""
     if count_values(answer.body, _MOST_VALUES) > _MOST_VALUES:
         raise HttpFailure(f"the service answered with more than {_MOST_VALUES} JSON values")

@@ -43,6 +43,11 @@ class HttpFailure(ToolFailure):
         super().__init__(message, transient=transient or passing)
 
     @property
+    def body(self) -> bytes:
+        """The body of the response; empty if there is none."""
+        return self._body
+
+    @property
     def json(self) -> Any:
         """The decoded JSON body of the response; ``None`` if there is no body or it is not JSON."""
         try:

@@ -41,13 +41,13 @@ _HASH = 8
 _FITS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?")
 
 
-def mcp_tool_id(server: str, name: str) -> str:
+def pinned_tool_id(server: str, name: str, provider: str = PROVIDER) -> str:
     """Return the id of the tool with the server's own name ``name``.
 
     A name that fits is kept. Any other becomes its readable characters, an underscore and eight hex digits
     of the SHA-256 of the original, so that two similar names stay two tools.
     """
-    head = f"{PROVIDER}__{server}__"
+    head = f"{provider}__{server}__"
     if _FITS.fullmatch(name) and "__" not in name and len(head) + len(name) <= _MAX_ID:
         return head + name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH]
@@ -57,9 +57,9 @@ def mcp_tool_id(server: str, name: str) -> str:
     return f"{head}{readable}_{digest}" if readable else f"{head}{digest}"
 
 
-def pattern_of_server(server: str) -> str:
+def pattern_of_server(server: str, provider: str = PROVIDER) -> str:
     """Return the pattern that fits every tool of a server."""
-    return f"{PROVIDER}__{server}__*"
+    return f"{provider}__{server}__*"
 
 
 MAX_TOOLS: Final = 200
@@ -93,6 +93,9 @@ class Definition(Struct, frozen=True):
 
     ``name`` is the server's own name. ``input_schema`` and ``output_schema`` are the original JSON Schemas.
     ``annotations`` are the server's hints; people see them, but they decide nothing.
+
+    The operation of an API is such a definition, too: ``provider`` is then another, and ``request`` says how
+    its request is made, as JSON values.
     """
 
     server: str
@@ -102,11 +105,21 @@ class Definition(Struct, frozen=True):
     input_schema: Mapping[str, Any] = field(default_factory=dict)
     output_schema: Mapping[str, Any] | None = None
     annotations: Mapping[str, bool] = field(default_factory=dict)
+    provider: str = PROVIDER
+    request: Mapping[str, Any] | None = None
 
     @property
     def id(self) -> str:
         """The tool's id in the proxy."""
-        return mcp_tool_id(self.server, self.name)
+        return pinned_tool_id(self.server, self.name, self.provider)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names by which an operator may name it: the server's own, and ``METHOD /path`` of an
+        operation."""
+        if self.request is None:
+            return (self.name,)
+        return (self.name, f"{self.request.get('method')} {self.request.get('path')}")
 
     @property
     def digest(self) -> str:
@@ -147,6 +160,8 @@ class Definition(Struct, frozen=True):
             "inputSchema": dict(self.input_schema),
             "outputSchema": None if self.output_schema is None else dict(self.output_schema),
             "annotations": dict(self.annotations),
+            # Digests of MCP tools stay what they were before there were other providers.
+            **({} if self.request is None else {"provider": self.provider, "request": dict(self.request)}),
         }
 
     @classmethod
@@ -161,13 +176,14 @@ class Definition(Struct, frozen=True):
                 input_schema=written["inputSchema"],
                 output_schema=written["outputSchema"],
                 annotations=written["annotations"],
+                provider=written.get("provider", PROVIDER),
+                request=written.get("request"),
             )
         except (KeyError, TypeError):
             raise UnusableDefinition("it is not the definition of a tool") from None
-        texts = (made.server, made.name, made.description, made.title)
+        texts = (made.server, made.name, made.description, made.title, made.provider)
         objects = [made.input_schema, made.annotations]
-        if made.output_schema is not None:
-            objects.append(made.output_schema)
+        objects += [part for part in (made.output_schema, made.request) if part is not None]
         fine = all(isinstance(x, str) for x in texts) and all(isinstance(x, dict) for x in objects)
         if not fine:
             raise UnusableDefinition("it is not the definition of a tool")
@@ -209,12 +225,17 @@ def read_listing(server: str, tools: Iterable[Any], most: int = MAX_TOOLS) -> Li
         # A definition may break what nobody thought of; it must not take other tools along.
         except Exception as error:  # noqa: BLE001
             left_out.append(LeftOutTool(shown, f"its definition cannot be read ({type(error).__name__})"))
+    return distinct(definitions, left_out, "the server")
+
+
+def distinct(definitions: Sequence[Definition], left_out: Sequence[LeftOutTool], whose: str) -> Listing:
+    """Return the listing without the definitions of which there are two of one name or id."""
     names = Counter(d.name for d in definitions)
     ids = Counter(d.id for d in definitions)
     doubled = [d for d in definitions if names[d.name] > 1 or ids[d.id] > 1]
-    twice = "the server has two tools of this name"
-    left_out += [LeftOutTool(plain_text(name.name, MAX_NAME), twice) for name in doubled]
-    return Listing(tuple(d for d in definitions if d not in doubled), tuple(dict.fromkeys(left_out)))
+    twice = f"{whose} has two tools of this name"
+    omitted = [*left_out, *(LeftOutTool(plain_text(name.name, MAX_NAME), twice) for name in doubled)]
+    return Listing(tuple(d for d in definitions if d not in doubled), tuple(dict.fromkeys(omitted)))
 
 
 def visible_text(text: str) -> str:

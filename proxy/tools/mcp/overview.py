@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.tools.mcp.definitions import Definition, mcp_tool_id
+from proxy.tools.mcp.definitions import Definition, pinned_tool_id
 from proxy.tools.mcp.host_client import ServerStatus
 from proxy.tools.mcp.pins import Pin, PinState, compare
 from proxy.tools.mcp.servers import Server
@@ -56,7 +56,7 @@ def build_overview(
         ServerOverview(
             server,
             status := statuses.get(name, ServerStatus()),
-            _tools(server, [pin for pin in pins if pin.definition.server == name], status),
+            _tools(server, [pin for pin in pins if pin.is_of(server.provider, name)], status),
             reconnects.get(name, 0),
         )
         for name, server in servers.items()
@@ -77,5 +77,5 @@ def _tools(server: Server, pins: Sequence[Pin], status: ServerStatus) -> Sequenc
         # Nothing is known about a server that has never listed its tools, so they count as pinned.
         known = status.digests is not None or (pin is not None and pin.transport != server.identity)
         state: PinState = compare(pin, digest, server.identity) if known else "pinned"
-        tools.append(ToolOverview(mcp_tool_id(server.name, name), name, state))
+        tools.append(ToolOverview(pinned_tool_id(server.name, name), name, state))
     return sorted(tools, key=lambda tool: tool.id)

@@ -56,6 +56,10 @@ class Pin:
     def id(self) -> str:
         return self.definition.id
 
+    def is_of(self, provider: str, server: str) -> bool:
+        """Return whether it is of this MCP server or API."""
+        return (self.definition.provider, self.definition.server) == (provider, server)
+
     def written(self) -> dict[str, Any]:
         """Return the pin as JSON values."""
         return {

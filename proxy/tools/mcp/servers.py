@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,7 +11,14 @@ from proxy.base.globs import fits
 from proxy.net.outgoing import NO_PROXIES, ProxyRules
 from proxy.records.rows import ToolEffect
 from proxy.tools.contract.spec import Redaction
+from proxy.tools.mcp.definitions import PROVIDER
 from proxy.tools.mcp.masking import masked_args, masked_url
+
+
+def declared_effect(effects: Mapping[str, ToolEffect], names: Sequence[str]) -> ToolEffect | None:
+    """Return the effect of the first pattern that fits one of a tool's names; ``None`` if none does."""
+    fitting = (effect for pattern, effect in effects.items() if any(fits(name, pattern) for name in names))
+    return next(fitting, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,11 @@ class Server:
     trusted_results: bool = False
 
     @property
+    def provider(self) -> str:
+        """The provider of its tools."""
+        return PROVIDER
+
+    @property
     def identity(self) -> str:
         """The SHA-256, in hex, of the server's command line or URL.
 
@@ -60,19 +72,26 @@ class Server:
             return " ".join([self.command, *masked_args(self.args)])
         return masked_url(self.url)
 
-    def may_have(self, tool: str) -> bool:
-        """Return whether a tool with this name (the server's own) can be allowed at all."""
-        return any(fits(tool, pattern) for pattern in self.tools)
+    @property
+    def setting(self) -> str:
+        """The section of the configuration that declares it."""
+        return f"mcp.servers.{self.name}"
 
-    def effect_of(self, tool: str) -> ToolEffect:
+    @property
+    def tools_setting(self) -> str:
+        """The setting that names the tools which can be allowed."""
+        return f"{self.setting}.tools"
+
+    def may_have(self, *names: str) -> bool:
+        """Return whether a tool with one of these names (the server's own) can be allowed at all."""
+        return any(fits(name, pattern) for pattern in self.tools for name in names)
+
+    def effect_of(self, *names: str) -> ToolEffect:
         """Return the effect that the operator declared for a tool; the first pattern that fits decides.
 
         If none fits, the worst effect is assumed: a server's own hints do not count.
         """
-        for pattern, effect in self.effects.items():
-            if fits(tool, pattern):
-                return effect
-        return ToolEffect.EXTERNAL_SIDE_EFFECT
+        return declared_effect(self.effects, names) or ToolEffect.EXTERNAL_SIDE_EFFECT
 
 
 @dataclass(frozen=True, slots=True)

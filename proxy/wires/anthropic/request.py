@@ -62,6 +62,18 @@ class AnthropicRequest(CallsWithIdsRequest):
         # The role is enough here: a look for results in all blocks of a long history would take milliseconds.
         return [(at, said) for at, said in enumerate(self.messages) if said.get("role") == "assistant"]
 
+    def part_ids(self) -> Mapping[int, Sequence[str]]:
+        if not self.has_proxy_calls:
+            return {}
+        return {
+            at: [
+                str(block.get("id"))
+                for block in blocks_of(said.get("content"))
+                if block.get("type") == "server_tool_use"
+            ]
+            for at, said in self._model_messages()
+        }
+
     @classmethod
     def speaker(cls, message: JsonMessage) -> Speaker:
         role = message.get("role")

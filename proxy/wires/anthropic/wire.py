@@ -35,6 +35,7 @@ from proxy.wires.anthropic.writer import AnthropicStreamWriter
 from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientRequest, ClientView, ProgramResults, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
+from proxy.wires.hosted.part_ids import PartIds
 from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions, UpstreamTypes
 from proxy.wires.wire import Wire
 
@@ -82,6 +83,9 @@ class AnthropicWire(Wire):
             raw = without_callers(raw)
         return super().without_chosen(raw, request, shown)
 
+    def verified(self, ids: Sequence[str], caller: str) -> Sequence[str]:
+        return PartIds(self._keys, caller).verified(ids)
+
     def sealed_turns(self, request: ClientRequest, caller: str) -> Iterator[tuple[int, bytes]]:
         return SealedResults(self._keys, caller).turns(cast(AnthropicRequest, request).messages)
 
@@ -111,13 +115,17 @@ class AnthropicWire(Wire):
 
     def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
         asked = cast(AnthropicRequest, request)
+        ids = None
         if forms := view.shown.forms:
             results = SealedResults(self._keys, view.caller)
             sealing = {
                 name: form.sealing(results) if isinstance(form, SearchForm) else form
                 for name, form in forms.items()
             }
-            view = replace(view, shown=replace(view.shown, forms=sealing))
+            ids = PartIds(self._keys, view.caller)
+            view = replace(view, shown=replace(view.shown, forms=sealing).signed(ids))
         kind = AnthropicStreamWriter if asked.stream else AnthropicReplyWriter
         container = ContainerInUse(Containers(self._keys, view.caller), asked.container)
-        return kind(view, container=container, last_text_only=asked.wants_json, used_ids=asked.used_ids())
+        made = kind(view, container=container, last_text_only=asked.wants_json, used_ids=asked.used_ids())
+        made.part_ids = ids
+        return made

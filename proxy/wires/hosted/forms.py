@@ -2,11 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 from msgspec.structs import replace
 
 from proxy.base.events import ToolCall, ToolProgress, ToolResult
+from proxy.wires.hosted.part_ids import PartIds
 
 Part = dict[str, Any]
 """An item of Responses or a content block of Messages."""
@@ -19,6 +21,10 @@ class CallForm(ABC):
     """
 
     shows_images = False
+
+    def signed(self, ids: PartIds) -> Self:
+        """Return the form for one answer, whose parts get these ids."""
+        return self
 
     def begun(self, call: ToolCall, arguments: Any) -> Part | None:
         """Return the part that shows that a call begins; ``None`` if the dialect shows only its end.
@@ -53,3 +59,14 @@ class CallForm(ABC):
     def usage(self, result: ToolResult) -> dict[str, Any]:
         """Return what a call adds to the usage of the answer."""
         return {}
+
+
+class SignedForm(CallForm):
+    """A form whose parts have signed ids, so that the record finds what is behind them."""
+
+    ids: PartIds
+
+    def signed(self, ids: PartIds) -> Self:
+        form = copy(self)
+        form.ids = ids
+        return form

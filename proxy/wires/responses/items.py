@@ -66,7 +66,7 @@ _PREFIXES = {
 _NOT_OF_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_NAME = 64
 _OUR_RESPONSE = re.compile(r"resp_([0-9a-f]{48})")
-_ITEM_OF = re.compile(r"[a-z]+_(?:toolrelay_?)?([0-9a-f]{48})[0-9a-f]{4,8}")
+_ITEM_OF = re.compile(r"[a-z]+_([0-9a-f]{48})[0-9a-f]{8}")
 
 
 def mint_item_id(kind: object, response_id: str = "") -> str:
@@ -108,17 +108,6 @@ def names_image(item: Mapping[str, Any]) -> bool:
 def own_item_id(prefix: str) -> str:
     """Return an id for an item of the proxy's own, which the proxy recognizes when a client sends it back."""
     return own_mark(prefix) + replayable("own_item_id", lambda: secrets.token_hex(20))
-
-
-def own_item_id_within(prefix: str, response_id: str, number: int) -> str:
-    """Return such an id in which :func:`response_of` finds the id of a response of the proxy.
-
-    It has 64 characters, the most that providers accept. With another ``response_id`` it is as any other.
-    """
-    ours = _OUR_RESPONSE.fullmatch(response_id)
-    if ours is None or number > 0xFFFF:
-        return own_item_id(prefix)
-    return f"{own_mark(prefix)}{ours[1]}{number:04x}"
 
 
 def own_mark(prefix: str) -> str:

@@ -51,6 +51,8 @@ _TEXTS = ("text", "input_text", "output_text")
 _CALLS = ("function_call", "custom_tool_call")
 _OPEN = frozenset({NAMESPACE, ADDITIONAL_TOOLS, "tool_search"})
 """Types by which the model knows tools that are not listed by their names."""
+_HOSTED = ("web_search_call", "image_generation_call")
+"""Types of items that show calls of the provider's tools."""
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 
 
@@ -92,7 +94,8 @@ class ResponsesRequest(ClientRequest):
         return not self.conversation and (asks or not self.may_store)
 
     def carried(self) -> Sequence[CarriedTurn]:
-        turns = ((position, sealed_turn(item)) for position, item in enumerate(self.items))
+        likely = [(at, item) for at, item in enumerate(self.items) if item.get("type") == "reasoning"]
+        turns = ((position, sealed_turn(item)) for position, item in likely)
         return [CarriedTurn(position, sealed) for position, sealed in turns if sealed is not None]
 
     @property
@@ -111,6 +114,13 @@ class ResponsesRequest(ClientRequest):
     def named_images(self) -> Sequence[str]:
         """The ids of the proxy's own images that the client names and does not send."""
         return [str(item.get("id")) for item in self.items if names_image(item)]
+
+    def part_ids(self) -> Mapping[int, Sequence[str]]:
+        if not self.has_proxy_calls:
+            return {}
+        shown = {at: str(item.get("id")) for at, item in enumerate(self.items) if item.get("type") in _HOSTED}
+        spans = answer_spans(self.items) if shown else ()
+        return {start: [shown[at] for at in range(start, end) if at in shown] for start, end in spans}
 
     @property
     def response_id(self) -> str:

@@ -12,6 +12,7 @@ from proxy.base.conversation import Message
 from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
+from proxy.wires.hosted.part_ids import PartIds
 from proxy.wires.responses.approvals import RESPONSES_APPROVALS
 from proxy.wires.responses.body import ResponsesBody
 from proxy.wires.responses.crossing.encoder import ResponsesTurnEncoder
@@ -19,9 +20,9 @@ from proxy.wires.responses.crossing.fields import RESPONSES_FIELDS
 from proxy.wires.responses.crossing.from_client import read_conversation
 from proxy.wires.responses.crossing.to_upstream import body_of
 from proxy.wires.responses.dialect import RESPONSES
-from proxy.wires.responses.items import response_of, turn_items, with_items, without_sealed_turns
+from proxy.wires.responses.items import own_mark, response_of, turn_items, with_items, without_sealed_turns
 from proxy.wires.responses.own_items.hosted import hosted_tools, spoken
-from proxy.wires.responses.own_items.images import ImageForm, shown_images
+from proxy.wires.responses.own_items.images import shown_images
 from proxy.wires.responses.own_items.outputs import masked_item
 from proxy.wires.responses.own_items.shown import opening_items
 from proxy.wires.responses.own_items.signing import ItemSigner
@@ -38,6 +39,8 @@ from proxy.wires.turn.chosen import rewrite_choice
 from proxy.wires.upstream_port import Mask, RequestBody, StateHabit
 from proxy.wires.wire import Wire
 
+_IMAGE = own_mark("ig").encode()
+
 
 class ResponsesWire(Wire):
     """The Responses wire.
@@ -47,7 +50,6 @@ class ResponsesWire(Wire):
     """
 
     dialect = RESPONSES
-    refers_to_items = True
     approvals = RESPONSES_APPROVALS
     as_functions = staticmethod(as_functions)
     hosted_tools = staticmethod(hosted_tools)
@@ -88,9 +90,16 @@ class ResponsesWire(Wire):
         asked = cast(ResponsesRequest, request)
         return ResponsesTurnEncoder(request.model, asked.asked, asked.response_id)
 
-    def referred(self, request: ClientRequest) -> Mapping[str, str]:
+    def may_refer(self, raw: bytes, *, only_ours: bool = False) -> bool:
+        return not only_ours or _IMAGE in raw
+
+    def referred(self, request: ClientRequest, *, only_ours: bool = False) -> Mapping[str, str]:
         asked = cast(ResponsesRequest, request)
-        return {item_id: response_of(item_id) for item_id in (*asked.references, *asked.named_images)}
+        named = asked.named_images if only_ours else (*asked.references, *asked.named_images)
+        return {item_id: response_of(item_id) for item_id in named}
+
+    def verified(self, ids: Sequence[str], caller: str) -> Sequence[str]:
+        return PartIds(self._keys, caller).verified(ids)
 
     def with_items(self, raw: bytes, request: ClientRequest, responses: Sequence[bytes]) -> bytes:
         return with_items(raw, cast(ResponsesRequest, request).items, responses)
@@ -132,10 +141,12 @@ class ResponsesWire(Wire):
         else:
             lists = []
         signer = ItemSigner(self._key, view.caller)
-        if any(isinstance(form, ImageForm) for form in view.shown.forms.values()):
-            view = structs.replace(view, shown=_within(view.shown, asked.response_id))
+        ids = None
+        if view.shown.forms:
+            ids = PartIds(self._keys, view.caller)
+            view = structs.replace(view, shown=view.shown.signed(ids))
         kind = ResponsesStreamWriter if asked.stream else ResponsesReplyWriter
-        return kind(
+        made = kind(
             view,
             asked=asked.asked,
             echo=echo,
@@ -144,15 +155,8 @@ class ResponsesWire(Wire):
             last_text_only=asked.wants_json,
             first=opening_items(lists, view.approved, view.shown, signer),
         )
-
-
-def _within(shown: ShownTools, response_id: str) -> ShownTools:
-    """Return the same; items with images get ids in which the record finds their response."""
-    forms = {
-        name: form.within(response_id) if isinstance(form, ImageForm) else form
-        for name, form in shown.forms.items()
-    }
-    return structs.replace(shown, forms=forms)
+        made.part_ids = ids
+        return made
 
 
 def _named(name: str) -> dict[str, Any]:

@@ -201,7 +201,7 @@ def test_other_servers_and_keys_are_not_needed(here: Here, tmp_path: Path) -> No
     assert "mcp.servers.away.env.T: the environment variable MISSING" in here("mcp", "test", "away").stderr
     none = here("tools", "allow", "mcp__fiels__*", "--yes")
     assert none.returncode == 1
-    assert "no configured MCP server can have the tool" in none.stderr
+    assert "no configured MCP server or API can have the tool" in none.stderr
 
 
 @pytest.mark.parametrize("field", [{"pattern": "a\\Z"}, {"$id": "::::%zz"}, {"$schema": "file:///x"}])

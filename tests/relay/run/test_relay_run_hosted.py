@@ -2,6 +2,7 @@
 
 import gc
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -472,3 +473,19 @@ def test_queries() -> None:
     assert query_of({"q": "a", "n": 1}) == "a"
     assert query_of({"n": 1, "search": "b"}) == "b"
     assert query_of(None) == query_of({}) == ""
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_spent_budget_ends_in_an_answer(stream: bool) -> None:
+    """Rule T7: a run that used up its turns answers with what it found; no client has to continue a pause."""
+    tools = {**SEARCHING, "max_turns": 2}
+    async with serving_models(CALLS, native=(), hosts_search=True, tools=tools) as (proxy, models):
+        models["gpt-4o-mini"].then = [CALLS] * 3
+        answer = await proxy.ask(asked(MESSAGES, OF_MESSAGES, stream=stream), HEADERS, path=MESSAGES)
+        detail = await proxy.only_run()
+    assert detail.run.finish_reason == "stop"
+    said = answer.body.decode()
+    assert (said.count('"web_search_tool_result"'), said.count("pause_turn")) == (2, 0)
+    assert said.count('"end_turn"') == 1
+    assert "noon" in "".join(re.findall(r'"text":\s?"([^"]*)"', said))
+    assert [row.error_code for row in detail.invocations] == [None, "budget_exhausted"]

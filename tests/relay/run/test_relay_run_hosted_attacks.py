@@ -235,14 +235,15 @@ async def test_results_that_the_client_carries() -> None:
             {"role": "user", "content": "Go on."},
         ]
         models["gpt-4o-mini"]._calls = {}
-        await proxy.ask(body(SEARCHES, messages=history), HEADERS, path=MESSAGES)
+        headers = {**HEADERS, "x-toolrelay-history": "off"}
+        await proxy.ask(body(SEARCHES, messages=history), headers, path=MESSAGES)
         (result,) = models["gpt-4o-mini"].results
         for block in shown:
             if block["type"] == "web_search_tool_result":
                 block["content"][0]["encrypted_content"] = (
                     "QUFB" + block["content"][0]["encrypted_content"][4:]
                 )
-        await proxy.ask(body(SEARCHES, messages=history), HEADERS, path=MESSAGES)
+        await proxy.ask(body(SEARCHES, messages=history), headers, path=MESSAGES)
         forged = models["gpt-4o-mini"].results
     assert "The Havel is a river" in result
     assert forged == []

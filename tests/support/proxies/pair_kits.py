@@ -195,9 +195,10 @@ class Responses(Speaker):
         return SPEAKERS["chat"].error(body)
 
     def _items(self, turn: Turn) -> list[Object]:
-        said = [responses.message(turn.text)] if turn.text else []
+        said = [responses.message(turn.text, f"msg_{turn.id}")] if turn.text else []
         if turn.thought:
-            said = [responses.reasoning(turn.thought, encrypted_content="gAAAA"), *said]
+            thought = responses.reasoning(turn.thought, f"rs_{turn.id}", encrypted_content="gAAAA")
+            said = [thought, *said]
         return [*said, *[self._call(call) for call in turn.calls]]
 
     @staticmethod
@@ -212,10 +213,13 @@ class Responses(Speaker):
         }
 
     def events(self, turn: Turn) -> list[bytes]:
-        return _split(responses.turn(*self._items(turn), usage=self._usage(turn), **WHOLE))
+        return _split(responses.turn(*self._items(turn), **self._whole(turn)))
 
     def reply(self, turn: Turn) -> Object:
-        return responses.resource(self._items(turn), usage=self._usage(turn), **WHOLE)
+        return responses.resource(self._items(turn), **self._whole(turn))
+
+    def _whole(self, turn: Turn) -> Object:
+        return {"id": f"resp_{turn.id}", "usage": self._usage(turn), **WHOLE}
 
     def begun(self, text: str) -> list[bytes]:
         life = responses.item_events(responses.message(text), 0)
@@ -328,12 +332,13 @@ class Anthropic(Speaker):
 
     def events(self, turn: Turn) -> list[bytes]:
         took, gave = turn.used
-        return _split(messages.turn(*self._blocks(turn), output=gave, input_tokens=took))
+        said = messages.turn(*self._blocks(turn), id=f"msg_{turn.id}", output=gave, input_tokens=took)
+        return _split(said)
 
     def reply(self, turn: Turn) -> Object:
         took, gave = turn.used
         return {
-            "id": "msg_1", "type": "message", "role": "assistant", "model": "m",
+            "id": f"msg_{turn.id}", "type": "message", "role": "assistant", "model": "m",
             "content": self._blocks(turn), "stop_reason": "tool_use" if turn.calls else "end_turn",
             "stop_sequence": None, "usage": {"input_tokens": took, "output_tokens": gave},
         }  # fmt: skip

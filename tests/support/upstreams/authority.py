@@ -1,8 +1,8 @@
 """An authority of certificates that one test makes, and servers and clients that it has signed."""
 
 import datetime
+import ipaddress
 import ssl
-from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography import x509
@@ -32,11 +32,11 @@ class Authority:
         self.file.write_bytes(made.public_bytes(serialization.Encoding.PEM))
 
     def signed(self, *names: str, password: bytes | None = None) -> tuple[Path, Path]:
-        """Make a certificate for some host names; return its file and that of its key."""
+        """Make a certificate for some host names or addresses; return its file and that of its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         made = (
             _builder(_subject(names[0]), self._subject, key)
-            .add_extension(x509.SubjectAlternativeName(_dns(names)), critical=False)
+            .add_extension(x509.SubjectAlternativeName([_named(name) for name in names]), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .sign(self._key, hashes.SHA256())
         )
@@ -63,8 +63,11 @@ def _subject(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _dns(names: Sequence[str]) -> list[x509.GeneralName]:
-    return [x509.DNSName(name) for name in names]
+def _named(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
 
 
 def _builder(

@@ -91,6 +91,8 @@ class ProviderModel(Scripted):
         self.speaker = SPEAKERS[served.wire]
         self._calls = calls
         self.answer = ANSWER
+        self.quotes = ""
+        """A text with which it answers once it has read it, also in a result."""
         self.then: list[Mapping[str, Mapping[str, Any]]] = []
         """The calls of later turns, before the answer."""
         self.repeats = 1
@@ -111,13 +113,17 @@ class ProviderModel(Scripted):
         last = max((at for at, one in enumerate(got.messages) if one.role == "user"), default=0)
         has_results = any(one.role == "tool" for one in got.messages[last:])
         made = self._calls if not has_results else self.then.pop(0) if self.then else {}
-        wanted = [name for name in made if name in got.tools]
+        forbidden = asked.payload.get("tool_choice") in ("none", {"type": "none"})
+        wanted = [name for name in made if name in got.tools and not forbidden]
         calls = tuple(
             Call(self._next_id(), name, made[name])
             for name in wanted
             for _ in range(self.often.get(name, self.repeats))
         )
-        turn = Turn("" if calls else self.answer, calls, thought="Let me see." if self._thinks(asked) else "")
+        read = self.quotes and any(self.quotes in one.text for one in got.messages)
+        said = self.quotes if read else self.answer
+        thought = "Let me see." if self._thinks(asked) else ""
+        turn = Turn("" if calls else said, calls, thought=thought, id=str(len(self.asked)))
         reply = self.speaker.reply(turn)
         self._items |= {item["id"]: item for item in reply.get("output") or ()}
         if asked.payload.get("stream", self.served.wire == "ollama"):

@@ -27,13 +27,15 @@ class Call(NamedTuple):
 class Turn:
     """The text and the calls of one turn of a model; ``used`` are its input and output tokens.
 
-    ``thought`` is reasoning that stands before them, in the dialects that have it.
+    ``thought`` is reasoning that stands before them, in the dialects that have it. ``id`` ends the ids of
+    the answer and its items.
     """
 
     text: str = ""
     calls: Sequence[Call] = ()
     used: tuple[int, int] = (3, 2)
     thought: str = ""
+    id: str = "1"
 
 
 @dataclass

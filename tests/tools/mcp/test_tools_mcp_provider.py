@@ -12,11 +12,12 @@ from waiting import until
 from proxy.base.errors import ToolFailure
 from proxy.net.keep_running import keep_running
 from proxy.tools.contract.results.results import RichResult
-from proxy.tools.mcp import provider as provider_module
+from proxy.tools.mcp import pinned as pinned_module
 from proxy.tools.mcp.definitions import Definition, check_input
 from proxy.tools.mcp.host_client import HostClient
+from proxy.tools.mcp.pinned import spec_of
 from proxy.tools.mcp.pins import MOST_PINNED, GivenPins, Pin
-from proxy.tools.mcp.provider import McpProvider, spec_of
+from proxy.tools.mcp.provider import McpProvider
 from proxy.tools.mcp.servers import Server
 
 TOY = Server("toy", command="toy")
@@ -102,7 +103,7 @@ async def test_a_surprise_in_one_definition_takes_no_other_tool_along(
             raise ZeroDivisionError
         return check_input(schema)
 
-    monkeypatch.setattr(provider_module, "check_input", check)
+    monkeypatch.setattr(pinned_module, "check_input", check)
     with capture_logs() as lines:
         provider = McpProvider({"toy": TOY}, GivenPins([pin_with("bad", {}), pin("good")]), None)
         await provider.begin()
@@ -139,8 +140,8 @@ async def test_a_failure_does_not_end_the_following_of_pins(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """After an unexpected failure the provider says so, goes on, and notices the next denial."""
-    monkeypatch.setattr(provider_module, "_LOOK_EVERY_S", 0.01)
-    monkeypatch.setattr(provider_module, "keep_running", partial(keep_running, after_failure_s=0.0))
+    monkeypatch.setattr(pinned_module, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(pinned_module, "keep_running", partial(keep_running, after_failure_s=0.0))
     listed = [pin("a"), pin("b")]
     source = BrokenPins(listed)
     provider = McpProvider({"toy": TOY}, source, HostClient(tmp_path / "none"))

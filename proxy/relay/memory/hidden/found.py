@@ -96,6 +96,6 @@ def put_back(request: ClientRequest, editor: BodyEditor, found: Found, recall: R
 
 
 def _kind(found: Found, position: int, needed: bool) -> PutBackKind:
-    if not needed:
-        return "answer"
-    return "carried" if position in found.carried else "calls"
+    if position in found.carried:
+        return "carried"
+    return "calls" if needed else "answer"

@@ -29,7 +29,8 @@ from proxy.relay.memory.hidden.found import Found, asked_about, awaited_approval
 from proxy.relay.memory.hidden.loose import PLAIN, evidence_of, find_loosely, loose_keys
 from proxy.relay.memory.hidden.old_marks import with_holes
 from proxy.relay.memory.hidden.outcomes import MemoryOutcome, Recall
-from proxy.relay.memory.hidden.sealed_turns import NOTHING_CARRIED, SealedTurns
+from proxy.relay.memory.hidden.parts import find_by_parts, leading_to_response, leading_to_turns
+from proxy.relay.memory.hidden.sealed_turns import NOTHING_CARRIED, Carried, SealedTurns, hidden_turns
 from proxy.relay.memory.hidden.shown import (
     AMBIGUOUS,
     digest_of,
@@ -82,6 +83,7 @@ class History:
         local: LocalResponses | None = None,
         settle: SettleApprovals | None = None,
         skip_reason: MemoryOutcome | None = None,
+        verified: Callable[[Sequence[str]], Sequence[str]] = lambda _: (),
     ) -> "Restored":
         """Put back every hidden turn that fits.
 
@@ -91,6 +93,7 @@ class History:
         the outcomes of the approvals that a turn waits for; with ``None`` nobody decides, and these calls
         did not run.
         ``skip_reason`` is recorded as the reason why answers are not looked up; ``None`` records none.
+        ``verified`` returns those of some ids of parts that this caller was shown.
 
         Nothing is used up: a client may continue from the same place again. Raise what ``settle`` raises.
         """
@@ -107,7 +110,7 @@ class History:
             return Restored(recall=recall)
         try:
             found = await self._look_up(
-                request, caller, offer_fingerprint or "", returned, answers, asked, local, recall
+                request, caller, offer_fingerprint or "", returned, answers, asked, local, recall, verified
             )
         except StoreError as error:
             # Without the record the client's version counts: a failing record must not stop a stream.
@@ -162,6 +165,7 @@ class History:
         asked: Sequence[Answer],
         local: LocalResponses | None,
         recall: Recall,
+        verified: Callable[[Sequence[str]], Sequence[str]],
     ) -> Found:
         """Return all that exists for the request. Nothing is put back before all look-ups are done."""
         wanted = request.continues
@@ -172,7 +176,7 @@ class History:
         if response is not None:
             response = structs.replace(response, continuation=with_holes(response.continuation))
         carried = NOTHING_CARRIED
-        if returned_calls and self._sealed is not None:
+        if (returned_calls or answers) and self._sealed is not None:
             carried = await self._sealed.open(request, caller)
         calls = [
             (
@@ -201,9 +205,14 @@ class History:
             # A turn that waits for an approval is never stored as an answer, too.
             taken = {position for position, _ in held}
             answers = [each for each in answers if each.position not in taken]
-        hidden, loosely = await self._answers(request, caller, offer_fingerprint, answers, recall)
-        at = frozenset(position for position, key in calls if key in carried.turns)
-        return Found(response, held, hidden, loosely, at, is_local)
+        shown = request.part_ids() if answers else {}
+        parts = {at: known for at, ids in shown.items() if ids and (known := verified(ids))}
+        hidden, loosely = await self._answers(
+            request, caller, offer_fingerprint, answers, carried, parts, recall
+        )
+        at = [position for position, key in calls if key in carried.turns]
+        at += [position for position, turns in hidden if turns.key in carried.turns]
+        return Found(response, held, hidden, loosely, frozenset(at), is_local)
 
     async def _answers(
         self,
@@ -211,23 +220,28 @@ class History:
         caller: str,
         shape: str,
         answers: Sequence[Answer],
+        carried: Carried,
+        parts: Mapping[int, Sequence[str]],
         recall: Recall,
     ) -> tuple[list[tuple[int, HiddenTurns]], frozenset[int]]:
         """Return the hidden turns behind answers by position, and the positions that loose keys found."""
         recall.miss("not_found", len(answers[_MOST_LOOKUPS:]))
-        answers = answers[:_MOST_LOOKUPS]
+        signed = await find_by_parts(self._store, request, caller, answers[:_MOST_LOOKUPS], parts)
+        answers = [one for one in answers[:_MOST_LOOKUPS] if one.position not in signed]
         if not answers:
-            return [], frozenset()
+            return sorted(signed.items()), frozenset()
         rule = self._system_rule
         exact = request.answer_keys(caller, shape, [(one.position, one.text) for one in answers], rule)
         # One query for all keys: most answers have nothing hidden behind them.
-        known = await self._store.find_hidden(exact, caller)
+        asked_for = [key for key in exact if not carried.knows(key)]
+        known = {**await self._store.find_hidden(asked_for, caller)} if asked_for else {}
+        known |= {key: [hidden_turns(turn)] for key, turn in carried.turns.items()}
         hidden: dict[int, HiddenTurns] = {}
         missing: list[Answer] = []
-        here: set[str] = set()
+        here = {turns.key for turns in signed.values()}
         for at, (answer, key) in enumerate(zip(answers, exact, strict=True)):
-            variants = known[key]
-            if len(variants) > 1:
+            variants = known.get(key, ())
+            if len(variants) > 1 or key in carried.ambiguous:
                 # The same words arose in two ways: from here on the client's version counts.
                 recall.miss("ambiguous", len(answers) - at)
                 break
@@ -242,7 +256,7 @@ class History:
         loosely = await find_loosely(
             self._store, request, caller, shape, missing, here=here, rule=rule, recall=recall
         )
-        return sorted({**hidden, **loosely}.items()), frozenset(loosely)
+        return sorted({**hidden, **loosely, **signed}.items()), frozenset(loosely)
 
     def remember(
         self,
@@ -260,6 +274,29 @@ class History:
         noted = with_notes(payload, **turn.notes())
         self._note(request, turn, visible, offer_fingerprint, variant_of(payload), noted)
         return True
+
+    async def seal_answer(
+        self,
+        request: ClientRequest,
+        editor: BodyEditor,
+        turn: LastTurn,
+        *,
+        visible: str,
+        offer_fingerprint: str,
+    ) -> str | None:
+        """Return the turns that :meth:`remember` would store, encrypted, for their client to carry.
+
+        Return ``None`` as :meth:`seal` does.
+        """
+        if self._sealed is None or not visible.strip() or not self._sealed.wants(request):
+            return None
+        (key,) = request.answer_keys(turn.caller, offer_fingerprint, [(None, visible)], self._system_rule)
+        payload = with_notes(
+            editor.suspend(turn.message, (), unchanged), untrusted=turn.untrusted, **turn.notes()
+        )
+        now = self._now()
+        made = SuspendedTurn(key, turn.run_id, turn.caller, turn.wire, payload, now, ephemeral=True)
+        return await self._sealed.close(made)
 
     def note_plain(
         self, request: ClientRequest, turn: LastTurn, *, visible: str, offer_fingerprint: str
@@ -283,15 +320,17 @@ class History:
             if variant == PLAIN:
                 kept[key] = kept[keys[0]]  # What is the same under all of its keys, the record keeps once.
         now = self._now()
-        self._store.put_hidden(
-            *[
-                HiddenTurns(key, variant, turn.run_id, turn.caller, turn.wire, payload, now)
-                for key, payload in kept.items()
-            ]
-        )
+        rows = [
+            HiddenTurns(key, variant, turn.run_id, turn.caller, turn.wire, payload, now)
+            for key, payload in kept.items()
+        ]
+        if turn.part_ids and variant != PLAIN:
+            rows += leading_to_turns(request, turn, visible, (key, variant), now)
+        self._store.put_hidden(*rows)
 
     def keep(
         self,
+        request: ClientRequest,
         editor: BodyEditor,
         turn: LastTurn,
         resource: Mapping[str, Any],
@@ -322,6 +361,8 @@ class History:
             local.put(record)
             return False
         self._store.put_response(record)
+        if turn.image_ids:
+            self._store.put_hidden(*leading_to_response(request, turn, record.id, record.created_at))
         return True
 
     async def hold(
@@ -376,10 +417,7 @@ class History:
         # All of it is encrypted, so nothing need be masked.
         whole = structs.replace(turn, mask=unchanged)
         made, notes = self._suspended(request, editor, whole, visible, shown)
-        sealed = await self._sealed.close(structs.replace(made, payload=with_notes(made.payload, **notes)))
-        if sealed is None:
-            self._log.warning("turn_too_long_to_seal", run_id=turn.run_id, bytes=len(made.payload))
-        return sealed
+        return await self._sealed.close(structs.replace(made, payload=with_notes(made.payload, **notes)))
 
     def _suspended(
         self,

@@ -1,6 +1,7 @@
-"""Held turns that the client carries in encrypted form, because the record must not store them.
+"""Hidden turns that the client carries in encrypted form, because the record must not store them.
 
-A client with ``store: false`` sends all of an answer back with its next request. So it gets the hidden part
+These are held turns, and those behind an answer for which a tool of the provider ran. A client with
+``store: false`` sends all of an answer back with its next request. So it gets the hidden part
 of the turn, too: encrypted, bound to its caller and its place in the conversation, and with an expiry. Any
 process that has the key can continue from it, and nothing is stored. The returned part counts like one of
 the record, and is restored by the same rules (rule R4). It holds results, so continuing from it again runs
@@ -12,11 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
+import structlog
 from msgspec import Struct, field
 
 from proxy.base.sealed_text import TextSeal
 from proxy.json.in_thread import in_thread
-from proxy.records.rows import SuspendedTurn
+from proxy.records.rows import HiddenTurns, SuspendedTurn
 from proxy.relay.memory.hidden.outcomes import MemoryOutcome
 from proxy.wires.client_port import CarriedTurn, ClientRequest
 
@@ -80,6 +82,7 @@ class SealedTurns:
         self._lasts_s = lasts_s
         self._unstored = unstored
         self._now = now
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.relay")
 
     def wants(self, request: ClientRequest) -> bool:
         """Return whether the record must not store turns of this request, and the client can carry them."""
@@ -89,6 +92,7 @@ class SealedTurns:
     async def close(self, turn: SuspendedTurn) -> str | None:
         """Encrypt a turn for its client to carry; return ``None`` if it is longer than :data:`MAX_BYTES`."""
         if len(turn.payload) > MAX_BYTES:
+            self._log.warning("turn_too_long_to_seal", run_id=turn.run_id, bytes=len(turn.payload))
             return None
         head = {"key": turn.key, "run": turn.run_id, "wire": turn.wire, "at": turn.created_at}
         until = {"until": self._now() + self._lasts_s}
@@ -139,6 +143,13 @@ class SealedTurns:
             created_at=head["at"],
             ephemeral=True,
         )
+
+
+def hidden_turns(turn: SuspendedTurn) -> HiddenTurns:
+    """Return the turns behind an answer that the client carried."""
+    return HiddenTurns(
+        turn.key, "carried", turn.run_id, turn.caller, turn.wire, turn.payload, turn.created_at
+    )
 
 
 def _place(caller: str) -> bytes:

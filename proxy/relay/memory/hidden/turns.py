@@ -28,7 +28,8 @@ class LastTurn(Struct, frozen=True):
     conversation that asked for approvals, including this one and its agents'. ``loaded`` are the tools that
     searches have shown the model, in their order. ``with_tools`` are the items that have brought tools so
     far. ``input_items`` are those of the request, if the upstream got them in another form
-    (:class:`.TypedAnswer`).
+    (:class:`.TypedAnswer`). ``part_ids`` are the ids of the parts of the answer that show calls of the
+    provider's tools, ``image_ids`` those of parts with images among them.
     """
 
     run_id: str
@@ -44,6 +45,8 @@ class LastTurn(Struct, frozen=True):
     loaded: Sequence[str] = ()
     with_tools: str = ""
     input_items: bytes | None = None
+    part_ids: Sequence[str] = ()
+    image_ids: Sequence[str] = ()
 
     def notes(self) -> Mapping[str, str]:
         """Return what is noted beside a stored turn; see :func:`~.shown.with_notes`."""

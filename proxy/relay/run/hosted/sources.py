@@ -36,7 +36,7 @@ def image_source(job: Job, state: State, items: ItemReferences) -> ImageSource |
 
     async def images(most: int) -> SourceImages:
         groups = [*await _before(job, items), *([url] for url in earlier)]
-        return await in_thread(_read, _newest(groups, most), tool.mask)
+        return await in_thread(_read, _newest(groups, most, first=bool(tool.mask)), tool.mask)
 
     return images
 
@@ -64,12 +64,18 @@ async def _before(job: Job, items: ItemReferences) -> list[list[str]]:
     return [*([url for url in group if url not in known] for group in (*history, *made)), *map(list, sent)]
 
 
-def _newest(groups: Iterable[Sequence[str]], most: int) -> list[str]:
-    """Return the newest images, each once; with 0 those of the newest item that has any."""
+def _newest(groups: Iterable[Sequence[str]], most: int, *, first: bool) -> list[str]:
+    """Return the newest images, each once; with 0 those of the newest item that has any.
+
+    ``first``: those of the newest item come first, since a mask belongs to the first image (OpenAI's API
+    reference, "Create image edit"). Its client declares it with that item.
+    """
     groups = [group for group in groups if group]
     chosen = list(itertools.chain.from_iterable(groups)) if most else [*groups[-1]] if groups else []
     # The newest place of an image counts.
-    return list(reversed(dict.fromkeys(reversed(chosen))))[-(most or MOST_SOURCES) :]
+    found = list(reversed(dict.fromkeys(reversed(chosen))))[-(most or MOST_SOURCES) :]
+    newest = groups[-1] if first and groups else ()
+    return [*(one for one in found if one in newest), *(one for one in found if one not in newest)]
 
 
 def _read(urls: Sequence[str], mask: str) -> SourceImages:
@@ -93,8 +99,8 @@ def _image(url: str) -> SourceImage:
         kind = "image/jpeg"
     if not head.startswith("data:") or kind not in _TYPES:
         raise ToolFailure(
-            "an image of the conversation cannot be changed: it must be PNG, JPEG or WebP, and sent itself, "
-            "not as an address",
+            "an image of the conversation cannot be changed: it must be PNG, JPEG or WebP, and sent itself "
+            "(data:image/png;base64,…), not as an address or a file's id",
             code="invalid_arguments",
         )
     try:

@@ -7,13 +7,12 @@ Sources: Anthropic's pages "Web search tool" and "Web fetch tool"; the types of 
 """
 
 import re
-import secrets
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final
 
-from proxy.base.chance import epoch_s, replayable
+from proxy.base.chance import epoch_s
 from proxy.base.conversation import Speaker, Spoken
 from proxy.base.errors import RequestError
 from proxy.base.events import ToolCall, ToolResult
@@ -21,7 +20,7 @@ from proxy.wires.anthropic.blocks import OUR_CALL, OUR_SIGNATURE, Block, blocks_
 from proxy.wires.anthropic.hosted.code import NAME as CODE
 from proxy.wires.anthropic.hosted.code import code_execution
 from proxy.wires.anthropic.hosted.sealed_results import SealedResults
-from proxy.wires.hosted.forms import CallForm
+from proxy.wires.hosted.forms import SignedForm
 from proxy.wires.hosted.spoken import spoken_in
 from proxy.wires.hosted.tools import (
     HostedTool,
@@ -46,7 +45,7 @@ _ERRORS: Final = {
 """Error codes of results, in the words of this dialect; all others are ``unavailable``."""
 
 
-class HostedForm(CallForm):
+class HostedForm(SignedForm):
     """Shows the calls of one tool as a ``server_tool_use`` block and the block of its result.
 
     ``name`` is Anthropic's name of the tool, from which it derives the types of blocks.
@@ -55,8 +54,12 @@ class HostedForm(CallForm):
     name: ClassVar[str]
 
     def begun(self, call: ToolCall, arguments: Any) -> Block:
-        call_id = OUR_CALL + replayable("own_call_id", lambda: secrets.token_hex(12))
-        return {"type": "server_tool_use", "id": call_id, "name": self.name, "input": self._input(arguments)}
+        return {
+            "type": "server_tool_use",
+            "id": self.ids.make(OUR_CALL),
+            "name": self.name,
+            "input": self._input(arguments),
+        }
 
     def ended(self, begun: Block | None, call: ToolCall, result: ToolResult) -> Sequence[Block]:
         begun = begun or self.begun(call, None)

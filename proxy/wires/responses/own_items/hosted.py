@@ -14,11 +14,11 @@ from msgspec.structs import replace
 
 from proxy.base.conversation import Speaker, Spoken
 from proxy.base.events import ToolCall, ToolProgress, ToolResult
-from proxy.wires.hosted.forms import CallForm
+from proxy.wires.hosted.forms import CallForm, SignedForm
 from proxy.wires.hosted.spoken import spoken_in
 from proxy.wires.hosted.tools import HostedTool, found_pages, query_of, url_of, web_fetch, web_search
 from proxy.wires.openai.images import image_usage
-from proxy.wires.responses.items import own_item_id
+from proxy.wires.responses.items import own_mark
 from proxy.wires.responses.own_items.images import CALL as IMAGE_CALL
 from proxy.wires.responses.own_items.images import image_generation
 from proxy.wires.turn.usage import add_usage
@@ -29,12 +29,12 @@ _SOURCES: Final = "web_search_call.action.sources"
 """The value of ``include`` with which a search lists the pages that it found."""
 
 
-class _WebForm(CallForm):
+class _WebForm(SignedForm):
     """Shows what a model does on the web as the items of OpenAI's search."""
 
     def begun(self, call: ToolCall, arguments: Any) -> Item:
         return {
-            "id": own_item_id("ws"),
+            "id": self.ids.make(own_mark("ws")),
             "type": "web_search_call",
             "status": "in_progress",
             "action": self._action(arguments),

@@ -4,17 +4,16 @@ Sources: OpenAI's API reference, "Create a model response" and "Streaming events
 generation"; the types of openai 3.57.0. The order of the events is that of its recorded streams.
 """
 
-import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from proxy.base.errors import RequestError
 from proxy.base.events import ToolCall, ToolProgress, ToolResult
-from proxy.wires.hosted.forms import CallForm
+from proxy.wires.hosted.forms import SignedForm
 from proxy.wires.hosted.tools import HostedTool
 from proxy.wires.openai.images import image_usage
-from proxy.wires.responses.items import own_item_id_within
+from proxy.wires.responses.items import own_mark
 from proxy.wires.responses.own_items.outputs import image_message
 
 Item = dict[str, Any]
@@ -87,9 +86,12 @@ def _images_in(item: Any) -> Iterator[str]:
         item = message
     for holder in (item.get("content"), item.get("output")):
         for part in holder if isinstance(holder, list) else ():
-            url = part.get("image_url") if isinstance(part, dict) else None
-            if isinstance(url, str) and part.get("type") == "input_image":
-                yield url
+            if isinstance(part, dict) and part.get("type") == "input_image":
+                url, file = part.get("image_url"), part.get("file_id")
+                if isinstance(url, str):
+                    yield url
+                elif isinstance(file, str):
+                    yield f"file:{file}"  # Nobody but the provider can read it; who wants it is told so.
 
 
 def _check(field: str, name: str, value: Any) -> None:
@@ -112,24 +114,13 @@ def _check(field: str, name: str, value: Any) -> None:
         raise RequestError(400, said, param=field)
 
 
-class ImageForm(CallForm):
-    """Shows the images that calls make, which the model does not get.
-
-    If the proxy chose the ``response_id``, an image is found in the record by its item's id alone.
-    """
+class ImageForm(SignedForm):
+    """Shows the images that calls make, which the model does not get."""
 
     shows_images = True
 
-    def __init__(self, response_id: str = "") -> None:
-        self._response_id = response_id
-        self._made = itertools.count()
-
-    def within(self, response_id: str) -> "ImageForm":
-        """Return the form for the items of one response."""
-        return ImageForm(response_id)
-
     def begun(self, call: ToolCall, arguments: Any) -> Item:
-        item_id = own_item_id_within("ig", self._response_id, next(self._made))
+        item_id = self.ids.make(own_mark("ig"), is_image=True)
         return {"id": item_id, "type": CALL, "status": "in_progress"}
 
     def progressed(self, progress: ToolProgress) -> Sequence[Item]:
