@@ -171,3 +171,19 @@ async def test_an_upstream_that_fails_is_shown_without_placeholders(wire: str, h
         async with running(make_config(table, allow=(), hooks=hooks)) as proxy:
             answer = await proxy.ask(speaker.ask([Message("user", "Anna?")]), path=speaker.path)
             assert (answer.status, speaker.error(answer.json)) == (400, "Not about Anna.")
+
+
+async def test_a_stream_that_is_resumed_is_restored(hooks: dict[str, Any]) -> None:
+    """A client that comes back for its stream gets the same bytes, with the originals."""
+    chat = SPEAKERS["chat"]
+    async with (
+        RawUpstream(chat.script(Turn("Dear [NAME_a], hello."))) as server,
+        running(make_config(server.url, modules=("probe_tools",), hooks=hooks)) as proxy,
+    ):
+        ask = chat.ask([Message("user", "Write to Anna.")])
+        first = await proxy.ask(ask, {"x-toolrelay-resume": "on"}, path=chat.path)
+        assert chat.seen(first).text == "Dear Anna, hello."
+        run_id = first.header("x-toolrelay-run")
+        again = await proxy.ask(ask, {"x-toolrelay-resume": str(run_id)}, path=chat.path)
+        assert again.body == first.body
+    assert len(server.requests) == 1
