@@ -168,6 +168,7 @@ ABSTRACT = (
         "proxy.wires.responses.websocket",
         "proxy.wires.mcp.results",
         "proxy.wires.crossing.codec",
+        "proxy.wires.crossing.tables",
     }
 )
 """What the rest of the server may import from the lower packages."""

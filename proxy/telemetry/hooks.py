@@ -19,6 +19,7 @@ from proxy.base.errors import UpstreamError
 from proxy.base.events import Usage
 from proxy.http.headers import Headers
 from proxy.records.rows import ToolInvocationRecord
+from proxy.telemetry.content import ContentReader, Exchange
 from proxy.telemetry.refused_keys import REFUSALS, RefusedKeys
 from proxy.upstreams.base import Upstream, UpstreamRequest, UpstreamResponse
 from proxy.wires.registry.table import EndpointTable
@@ -31,7 +32,8 @@ class Operation(Struct, eq=False):
 
     ``name`` is the GenAI operation, or empty if no model is asked. ``started_at`` is in nanoseconds since
     the epoch, and ``started`` in monotonic seconds. The times with ``_s`` are seconds since the start, or
-    ``None`` if the request did not get that far. ``error_type`` is one of the proxy's error codes, an HTTP
+    ``None`` if the request did not get that far. ``exchange`` is what is kept of its content, if anything is.
+    ``error_type`` is one of the proxy's error codes, an HTTP
     status from 400 on, or ``cancelled``. ``cost`` is in billionths. ``context`` is a ``traceparent`` to
     send on, and ``span`` the tracer's own object.
     """
@@ -61,6 +63,7 @@ class Operation(Struct, eq=False):
     context: str = ""
     conversation: str = ""
     span: Any = None
+    exchange: Exchange | None = None
 
 
 class ResponseProgress(Protocol):
@@ -86,7 +89,8 @@ class RequestFacts(Struct, eq=False):
     that it names, if it does. ``has_run`` is true if the request began
     the run ``run_id``. ``upstream``, its status and the seconds to its head belong to the last upstream
     request. ``usage`` and ``cost`` (in billionths) are those of a response that passed through, ``None`` if
-    unknown. ``error_code`` is set if the answer is one of the proxy's own errors or broke off; an upstream's
+    unknown. ``unstored`` is true if the client asked that nothing be stored of a run.
+    ``error_code`` is set if the answer is one of the proxy's own errors or broke off; an upstream's
     error that passed through has none. ``started`` is in monotonic seconds. ``seconds``, and
     ``first_byte_s`` until the body began, are known at the end.
     """
@@ -119,6 +123,7 @@ class RequestFacts(Struct, eq=False):
     first_byte_s: float | None = None
     sent: int = 0
     span: Any = None
+    unstored: bool = False
 
 
 class Observer:
@@ -170,12 +175,14 @@ class Hooks:
         endpoints: EndpointTable,
         observers: Sequence[Observer] = (),
         keys: RefusedKeys | None = None,
+        content: ContentReader | None = None,
     ) -> None:
         """Create the hooks.
 
         ``endpoints`` give the names of operations. ``keys`` logs when an upstream refuses the operator's
-        key.
+        key. ``content`` keeps what models are sent and answer; ``None`` keeps nothing.
         """
+        self._content = content
         self._endpoints = endpoints
         self._keys = keys or RefusedKeys({})
 
@@ -240,7 +247,7 @@ class Hooks:
         facts = RequestFacts("", "", "", time.monotonic(), model=model, run_id=run_id)
         if outer is not None:
             facts.request_id, facts.caller, facts.span = outer.request_id, outer.caller, outer.span
-            facts.conversation = outer.conversation
+            facts.conversation, facts.unstored = outer.conversation, outer.unstored
         for tell in self._agent_began if agent else ():
             tell(facts, agent)
         token = self._facts.set(facts)
@@ -303,6 +310,9 @@ class Hooks:
         """Handle an event of a run; a :data:`~proxy.relay.base.RunEvents`."""
         if kind == "turn_finished":
             self._turn_finished(facts)
+        elif kind == "run_started":
+            if not facts["may_store"] and (current := self._facts.get()) is not None:
+                current.unstored = True
         elif kind == "run_finished":
             self._note_error(facts["error_code"])
             for outcome, count in facts.get("memory", {}).items():
@@ -360,6 +370,10 @@ class Hooks:
         )
         if facts is not None:
             operation.conversation = facts.conversation
+        if self._content is not None and not (facts is not None and facts.unstored):
+            operation.exchange = self._content.begin(request)
+            if operation.exchange is not None:
+                request = request._replace(expect_stream=True)  # Without a coding, so that it can be read.
         for tell in self._operation_began:
             tell(operation, facts)
         if operation.context:
@@ -382,6 +396,8 @@ class Hooks:
         elif self._keys.waiting:
             self._keys.worked(inner.name)
         self._note_head(facts, operation)
+        if operation.exchange is not None and self._content is not None:
+            response = self._content.copied(response, operation.exchange)
         if facts is None or not name:
             self._end_operation(None, operation, now)
         else:

@@ -16,6 +16,7 @@ from msgspec import Struct
 from proxy.relay.base import RunEvents
 from proxy.rights.limit_rules import ConcurrentStreams
 from proxy.store.base import Store
+from proxy.telemetry.content import ContentReader
 from proxy.telemetry.hooks import Hooks
 from proxy.telemetry.log.output import count_dropped_lines
 from proxy.telemetry.metrics import Metrics, Sources
@@ -145,14 +146,18 @@ def open_instruments(
     version: str,
     servers: Collection[str] = (),
     requests: RequestStore | None = None,
+    content: ContentReader | None = None,
 ) -> Instruments:
     """Create metrics if ``count`` is true, and traces if ``otlp_endpoint`` is set.
 
     ``upstreams`` are URLs by name, ``servers`` names of MCP servers. ``requests`` takes the rows of requests
-    without a run; ``None`` records none. Raises
+    without a run; ``None`` records none. ``content`` reads what models are sent and answer, for traces;
+    ``None`` keeps nothing of it. Raises
     :class:`~proxy.base.errors.ConfigError` if traces are wanted and the extra is not installed.
     """
-    tracing = open_tracing(otlp_endpoint, upstreams, version=version) if otlp_endpoint else None
+    tracing = None
+    if otlp_endpoint:
+        tracing = open_tracing(otlp_endpoint, upstreams, version=version, content=content)
     metrics = Metrics(models=models, tools=tools, version=version, servers=servers) if count else None
     if metrics is not None:
         # The log lines that were dropped because their reader did not keep up.
@@ -162,6 +167,6 @@ def open_instruments(
         metrics.add_source(lambda: {"toolrelay_unrecorded_requests_total": request_log.unrecorded})
     # The last of them: it drops what the others need.
     observers = [observer for observer in (metrics, tracing, request_log) if observer is not None]
-    hooks = Hooks(endpoints, observers, keys)
+    hooks = Hooks(endpoints, observers, keys, content if tracing is not None else None)
     held = LoopHeld(metrics.loop_held) if metrics is not None else None
     return Instruments(hooks, models, metrics, tracing, held, request_log)

@@ -5,9 +5,9 @@ The names are those of the repository ``open-telemetry/semantic-conventions-gena
 
 A request is a server span. Below it, each request to an upstream is a client span (``chat MODEL``), each
 tool call is a span (``execute_tool NAME``), and so is each run of an agent (``invoke_agent NAME``), with the
-agent's own requests and calls below it. No span holds content, arguments, results or a key. Spans go
-into a bounded queue, and a separate thread sends them. If the collector is slow or away, spans are lost, but
-requests are not delayed.
+agent's own requests and calls below it. No span holds a key, and none holds content, arguments or results
+unless the operator asks for them (:mod:`proxy.telemetry.content`). Spans go into a bounded queue, and a
+separate thread sends them. If the collector is slow or away, spans are lost, but requests are not delayed.
 """
 
 import asyncio
@@ -17,13 +17,16 @@ import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import orjson
 import structlog
 
 from proxy.base.errors import ConfigError, how_to_install
 from proxy.records.rows import ToolInvocationRecord
+from proxy.telemetry.content import ContentReader, Exchange
 from proxy.telemetry.hooks import OWN_PATHS, Observer, Operation, RequestFacts
 from proxy.wires.providers import provider_at
 
@@ -41,6 +44,8 @@ _CLOSE_S = 3.0
 _GIVE_UP_S = 1.0
 """Seconds that the sending thread may then take to end."""
 _MAX_ATTRIBUTE = 256
+_MOST_WAITING = 32 << 20
+"""The most bytes of content that wait to be read."""
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")
 
 _Attributes = dict[str, str | int | float | list[str]]
@@ -68,8 +73,12 @@ def traces_url(endpoint: str) -> str:
     return base if base.endswith(_TRACES_PATH) else base + _TRACES_PATH
 
 
-def open_tracing(endpoint: str, upstreams: Mapping[str, str], *, version: str) -> "Tracing":
+def open_tracing(
+    endpoint: str, upstreams: Mapping[str, str], *, version: str, content: ContentReader | None = None
+) -> "Tracing":
     """Start to send spans to the collector at ``endpoint``; ``upstreams`` are base URLs by name.
+
+    ``content`` reads what models are sent and answer; with ``None`` spans hold no content.
 
     Raises :class:`~proxy.base.errors.ConfigError` if the extra is not installed.
     """
@@ -90,7 +99,7 @@ def open_tracing(endpoint: str, upstreams: Mapping[str, str], *, version: str) -
         else (_EXPORT_TIMEOUT_S)
     )
     exporter = _Reporting(OTLPSpanExporter(url, timeout=timeout), urlsplit(url).netloc)
-    return Tracing(exporter, upstreams, version=version)
+    return Tracing(exporter, upstreams, version=version, content=content)
 
 
 def _is_set(*names: str) -> bool:
@@ -133,6 +142,51 @@ class _Reporting:
         return self._inner.force_flush(timeout_millis)
 
 
+class _ContentThread:
+    """Reads exchanges in a thread of its own, and then ends their spans with the time of their end."""
+
+    def __init__(self, reader: ContentReader) -> None:
+        self._reader = reader
+        self._later = ThreadPoolExecutor(1, thread_name_prefix="trace-content")
+        self._lock = threading.Lock()
+        self._waiting = 0
+        self._log: structlog.typing.FilteringBoundLogger = structlog.get_logger("proxy.tracing")
+        self._told = False
+
+    def end(self, span: "Span", exchange: Exchange) -> bool:
+        """End a span with its content, in a moment; return ``False`` if too much waits already."""
+        size = exchange.size
+        with self._lock:
+            if self._waiting + size > _MOST_WAITING:
+                if not self._told:
+                    self._told = True
+                    self._log.warning(
+                        "trace_content_dropped", note="spans have no content while the proxy is busy"
+                    )
+                return False
+            self._waiting += size
+        try:
+            self._later.submit(self._end, span, exchange, time.time_ns(), size)
+        except RuntimeError:  # The process stops.
+            return False
+        return True
+
+    def close(self) -> None:
+        """Read what waits, and end the thread."""
+        self._later.shutdown(wait=True)
+
+    def _end(self, span: "Span", exchange: Exchange, ended: int, size: int) -> None:
+        try:
+            span.set_attributes(self._reader.attributes(exchange))
+        except Exception:  # noqa: BLE001
+            # The boundary of this thread: a span without content is better than none.
+            self._log.exception("trace_content_failed")
+        finally:
+            span.end(ended)
+            with self._lock:
+                self._waiting -= size
+
+
 class Tracing(Observer):
     """Makes spans from what the hooks report.
 
@@ -142,7 +196,14 @@ class Tracing(Observer):
     they are frequent and carry no information.
     """
 
-    def __init__(self, exporter: "SpanExporter | _Reporting", upstreams: Mapping[str, str], *, version: str):
+    def __init__(
+        self,
+        exporter: "SpanExporter | _Reporting",
+        upstreams: Mapping[str, str],
+        *,
+        version: str,
+        content: ContentReader | None = None,
+    ) -> None:
         from opentelemetry import trace
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource
         from opentelemetry.sdk.trace import SpanLimits, TracerProvider
@@ -156,10 +217,11 @@ class Tracing(Observer):
         given = OTELResourceDetector().detect().attributes
         own = {"service.name": "toolrelay", "service.version": version}
         bounded = _is_set("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT")
+        longest = _MAX_ATTRIBUTE if content is None else content.most
         self._provider = TracerProvider(
             sampler=None if _is_set("OTEL_TRACES_SAMPLER") else ALWAYS_ON,
             resource=Resource.create({name: value for name, value in own.items() if name not in given}),
-            span_limits=SpanLimits(max_attribute_length=None if bounded else _MAX_ATTRIBUTE),
+            span_limits=SpanLimits(max_attribute_length=None if bounded else longest),
             shutdown_on_exit=False,
         )
         self._exporter = exporter
@@ -167,6 +229,7 @@ class Tracing(Observer):
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("toolrelay", version)
         self._upstreams = {name: _server_attributes(name, url) for name, url in upstreams.items()}
+        self._content = _ContentThread(content) if content is not None else None
 
     async def aclose(self) -> None:
         """Send the waiting spans, for a short time; then drop the rest and end the threads."""
@@ -174,6 +237,8 @@ class Tracing(Observer):
         done = asyncio.Event()
 
         def close() -> None:
+            if self._content is not None:
+                self._content.close()
             self._provider.shutdown()
             if not loop.is_closed():
                 loop.call_soon_threadsafe(done.set)
@@ -249,7 +314,7 @@ class Tracing(Observer):
             ("gen_ai.usage.cache_read.input_tokens", operation.cached_tokens or None),
             ("gen_ai.usage.cache_creation.input_tokens", operation.cache_write_tokens or None),
             ("gen_ai.usage.reasoning.output_tokens", operation.reasoning_tokens or None),
-            ("gen_ai.conversation.id", operation.conversation),
+            ("gen_ai.conversation.id", operation.conversation[:_MAX_ATTRIBUTE]),
             ("gen_ai.request.stream", True if operation.stream and operation.name else None),
             ("gen_ai.response.time_to_first_chunk", operation.first_chunk_s if operation.stream else None),
             ("http.response.status_code", operation.status or None),
@@ -262,7 +327,9 @@ class Tracing(Observer):
         span.set_attributes(attributes)
         if operation.error_type:
             span.set_status(self._api.StatusCode.ERROR)
-        span.end()
+        exchange = operation.exchange
+        if exchange is None or self._content is None or not self._content.end(span, exchange):
+            span.end()
 
     def invocation_ended(
         self, record: ToolInvocationRecord, seconds: float, facts: RequestFacts | None
@@ -276,10 +343,14 @@ class Tracing(Observer):
                 "gen_ai.operation.name": "execute_tool",
                 "gen_ai.tool.name": record.tool,
                 "gen_ai.tool.type": "function",
-                "gen_ai.tool.call.id": record.call_id,
+                "gen_ai.tool.call.id": record.call_id[:_MAX_ATTRIBUTE],
                 "toolrelay.run_id": record.run_id,
             },
         )
+        if self._content is not None and not (facts is not None and facts.unstored):
+            for name, value in (("arguments", record.arguments_redacted), ("result", record.result_redacted)):
+                if value is not None:
+                    span.set_attribute(f"gen_ai.tool.call.{name}", orjson.dumps(value).decode())
         if record.error_code:
             span.set_attribute("error.type", record.error_code)
             span.set_status(self._api.StatusCode.ERROR)

@@ -43,7 +43,7 @@ class Wire(UpstreamPort):
         """Return the writer of what the client sees of a run."""
 
     def plain_turn(self, request: ClientRequest, *, usage_was_added: bool) -> PlainTurn | None:
-        """Return what can read the first turn of a stream as long as it is plain text.
+        """Return what can read the first turn, a stream or a reply, as long as it is plain text.
 
         Return ``None`` if only a turn reader can, or if the client's :meth:`writer` would change or hold back
         anything of such a turn. ``usage_was_added`` is as in :class:`~proxy.wires.client_port.ClientView`.
@@ -182,10 +182,9 @@ class Wire(UpstreamPort):
         this dialect knows. It is asked about each request."""
         return False
 
-    def referred(self, request: ClientRequest, *, only_ours: bool = False) -> Mapping[str, str]:
+    def referred(self, request: ClientRequest) -> Mapping[str, str]:
         """Return the ids of the items to which a request refers, each with the id of the proxy's response
-        that has the item; empty if the id does not say it. With ``only_ours`` return no item that an
-        upstream of this dialect may know."""
+        that has the item; empty if the id does not say it."""
         return {}
 
     def verified(self, ids: Sequence[str], caller: str) -> Sequence[str]:

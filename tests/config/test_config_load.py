@@ -202,7 +202,12 @@ def test_every_key_of_the_contract_has_its_default() -> None:
         },
     }
     assert dumped["log"] == {"format": "json", "level": "info"}
-    assert dumped["telemetry"] == {"metrics": True, "otlp_endpoint": ""}
+    assert dumped["telemetry"] == {
+        "metrics": True,
+        "otlp_endpoint": "",
+        "content": False,
+        "content_max_chars": 32768,
+    }
     assert dumped["billing"] == {"currency": "USD", "price_list": "bundled"}
     assert dumped["credentials"] == dumped["keys"] == dumped["prices"] == {}
 

@@ -94,7 +94,7 @@ async def test_openai_agents(name: str, streamed: bool) -> None:
 @pytest.mark.slow
 async def test_the_ai_sdk(scripts: Path) -> None:
     """Vercel's AI SDK: the image is the result of the provider's tool, in replies and streams."""
-    names = MODELS[:3]
+    names = MODELS
     async with serving_models(CALLS, native=(), images=ImageModel()) as (proxy, models):
         asked = {"root": f"http://127.0.0.1:{proxy.port}", "models": names, "questions": QUESTIONS}
         found = await run_node(scripts / "images_ai_sdk.mjs", asked)

@@ -117,20 +117,17 @@ async def test_langchain(tmp_path: Path) -> None:
 
 
 async def test_the_ai_sdk(scripts: Path) -> None:
-    """The web search of both providers of Vercel's AI SDK: calls, sources and a second turn.
-
-    It refers to items that are stored, and the double of Responses repeats their ids in each turn.
-    """
-    names = MODELS[:3]
+    """The web search of both providers of Vercel's AI SDK: calls, sources and a second turn, which refers to
+    stored items."""
     async with serving_models(CALLS, native=(), hosts_search=True) as (proxy, models):
         for model in models.values():
             model.answer = f"The [Havel]({PAGES[1]})."
-        asked = {"root": f"http://127.0.0.1:{proxy.port}", "models": names, "questions": QUESTIONS}
+        asked = {"root": f"http://127.0.0.1:{proxy.port}", "models": MODELS, "questions": QUESTIONS}
         found = await run_node(scripts / "web_search_ai_sdk.mjs", asked)
-    assert len(found) == 2 * 2 * len(names)
+    assert len(found) == 2 * 2 * len(MODELS)
     for seen in found.values():
         assert seen["answers"] == [f"The [Havel]({PAGES[1]})."] * 2
         assert seen["searches"] == 2
         assert set(seen["sources"]) >= {PAGES[1]}
-    for name in names:
+    for name in MODELS:
         check_results(models[name].results)

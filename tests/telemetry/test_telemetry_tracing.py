@@ -1,97 +1,27 @@
 """Traces: what a collector gets, which trace a request belongs to, and what a dead collector costs."""
 
 import asyncio
-import gzip
 import re
 import sys
 import threading
-import zlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import structlog
-from aiohttp import web
 from chat_script import call, content, finish, reply, role, stream, usage
 from closed_port import closed_port
-from in_process import serving_app
 from looping import ECHO
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from raw_upstream import RESET, RawUpstream, chunk, head, whole
 from running_proxy import make_config, running
+from span_collector import ASK, attributes, collecting, trace
 from waiting import PATIENCE_S
 
 from proxy.base.errors import ConfigError
 from proxy.telemetry.tracing import _server_attributes, open_tracing, traces_url
 
-ASK: dict[str, Any] = {
-    "model": "m",
-    "stream": True,
-    "messages": [{"role": "user", "content": "canary-prompt"}],
-}
 TIME = "core__get_current_time"
 GIVEN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
-
-
-class Collector:
-    """A collector over HTTP that decodes what it gets."""
-
-    def __init__(self) -> None:
-        self.requests: list[ExportTraceServiceRequest] = []
-        self.raw = b""
-        self.url = ""
-        self.status = 200
-
-    async def take(self, request: web.Request) -> web.Response:
-        body = await request.read()
-        coding = request.headers.get("Content-Encoding", "")
-        body = gzip.decompress(body) if coding == "gzip" else zlib.decompress(body) if coding else body
-        self.raw += body
-        if self.status == 200:
-            self.requests.append(ExportTraceServiceRequest.FromString(body))
-        return web.Response(status=self.status)
-
-    @property
-    def spans(self) -> list[Span]:
-        return [
-            span
-            for request in self.requests
-            for resource in request.resource_spans
-            for scope in resource.scope_spans
-            for span in scope.spans
-        ]
-
-    def named(self, name: str) -> list[Span]:
-        return [span for span in self.spans if span.name == name]
-
-
-@asynccontextmanager
-async def collecting() -> AsyncIterator[Collector]:
-    collector = Collector()
-    app = web.Application()
-    app.router.add_post("/v1/traces", collector.take)
-    async with serving_app(app) as collector.url:
-        yield collector
-
-
-def attributes(span: Span) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for pair in span.attributes:
-        kind = pair.value.WhichOneof("value")
-        value = getattr(pair.value, kind)
-        found[pair.key] = [v.string_value for v in value.values] if kind == "array_value" else value
-    return found
-
-
-async def trace(*scripts: Any, ask: Any = None, headers: Any = (), **config: Any) -> tuple[Collector, Any]:
-    """Send one request; return the collector, after the proxy has stopped, and the upstream."""
-    async with collecting() as collector, RawUpstream(*scripts) as upstream:
-        settings = make_config(upstream.url, telemetry={"otlp_endpoint": collector.url}, **config)
-        async with running(settings) as proxy:
-            await proxy.ask(ask or ASK, headers)
-        return collector, upstream
 
 
 async def test_a_run_is_one_trace() -> None:

@@ -93,7 +93,7 @@ def make_admin(services: Services, authenticator: Authenticator) -> Admin:
         tools_enabled=services.config.tools.enabled,
         declared=services.config.keys,
         servers=services.mcp_overview,
-        approvals=AdminApprovals(services.approvals),
+        approvals=AdminApprovals(services.approvals, services.registry),
     )
 
 

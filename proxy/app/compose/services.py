@@ -32,6 +32,8 @@ from proxy.base.globs import fits
 from proxy.config.checks.tool_faults import BoundFault, misplaced_bounds, missing_connections
 from proxy.config.load import Config
 from proxy.hooks.chain import HookChain
+from proxy.http.bodies import shapes_of_secrets
+from proxy.http.secrets import Secrets
 from proxy.relay.approvals.approvals import Approvals
 from proxy.relay.routing.router import Router
 from proxy.rights.limit_rules import KeyLimits, parse_cost_limits, parse_limits
@@ -40,6 +42,7 @@ from proxy.server.limits.limiter import RateLimiter
 from proxy.server.limits.opening import open_counters
 from proxy.store.base import Store
 from proxy.telemetry.approval_figures import ApprovalFigures
+from proxy.telemetry.content import ContentReader
 from proxy.telemetry.instruments import Instruments, known_models, open_instruments
 from proxy.telemetry.mcp_figures import mcp_metrics
 from proxy.telemetry.refused_keys import RefusedKeys
@@ -49,6 +52,7 @@ from proxy.tools.access.catalog import MOST_OFFERED, Catalog, Registry, too_many
 from proxy.tools.access.egress import EgressPool
 from proxy.tools.access.policy import Policy
 from proxy.tools.agents.provider import AgentProvider
+from proxy.tools.contract.redaction import redact_written
 from proxy.tools.contract.results.paging import PagedResults
 from proxy.tools.mcp.overview import ServerOverview
 from proxy.tools.mcp.pinned import PinnedProvider
@@ -310,9 +314,23 @@ def _instruments(config: Config, registry: Registry, endpoints: EndpointTable, s
         version=__version__,
         servers=tuple(config.mcp.servers),
         requests=store if config.store.requests else None,
+        content=_content(config, registry, endpoints) if config.telemetry.content else None,
     )
     instruments.watch_store(store)
     return instruments
+
+
+def _content(config: Config, registry: Registry, endpoints: EndpointTable) -> ContentReader:
+    """Build what reads the content of requests for traces."""
+    aliases: dict[str, str] = dict((*config.tools.hosted.items(), *config.tools.aliases.items()))
+
+    def mask(name: str, arguments: str) -> str:
+        spec = registry.current.get(aliases.get(name, name))
+        return arguments if spec is None else redact_written(arguments, spec)
+
+    shapes = shapes_of_secrets(config.secrets())
+    secrets = Secrets(shapes) if shapes else None
+    return ContentReader(endpoints, built_in_wires(), mask, secrets, config.telemetry.content_max_chars)
 
 
 def _limiter(config: Config, instruments: Instruments, now: Callable[[], float]) -> RateLimiter:

@@ -114,7 +114,7 @@ def tables_of(model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel], Fi
         if inner is not None:
             yield name, inner, info
             for below, table, about in tables_of(inner):
-                if below.endswith(".*"):
+                if below.endswith(".*") or "*" not in below:
                     yield f"{name}.{below}", table, about
         elif get_origin(annotation) is dict:
             inner = model_of(get_args(annotation)[1])

@@ -244,6 +244,18 @@ class TelemetryConfig(Section):
         description="Send traces over OTLP/HTTP to this address (needs the extra otel): "
         "http://127.0.0.1:4318.",
     )
+    content: bool = Field(
+        default=False,
+        description="Send what models are sent and answer, and the redacted arguments and results of tools, "
+        "in traces. Everybody who can read the traces can then read the conversations.",
+    )
+    content_max_chars: int = Field(
+        default=32768,
+        ge=1024,
+        le=1048576,
+        description="Longest attribute of a span with content, in characters: long texts are cut, then the "
+        "oldest messages left out.",
+    )
 
 
 class UiConfig(Section):

@@ -34,18 +34,18 @@ class ItemReferences:
 
         The latter are the sources of untrusted results, empty for none. ``local`` are responses that only the
         client's connection knows. With ``only_ours`` the upstream knows
-        all items but those that show calls of the provider's tools. Raise
+        all items but those of answers that show calls of the provider's tools. Raise
         :class:`~proxy.base.errors.RequestError` for an item that nobody knows, and (413) if the responses
         have too many bytes, and :class:`~proxy.base.errors.StoreError` if the record does not answer.
         """
         if not wire.may_refer(body.raw, only_ours=only_ours):
             return body, ""
-        named = wire.referred(request := wire.parse(body.payload), only_ours=only_ours)
+        named = wire.referred(request := wire.parse(body.payload))
         if not named:
             return body, ""
-        signed = wire.verified([item for item, response in named.items() if not response], caller)
-        shown = await responses_of(self._store, request, caller, signed[:_MOST_RESPONSES]) if signed else {}
-        known = [] if local is None else [local.holding(one, caller) for one in signed if one not in shown]
+        unsaid = [item for item, response in named.items() if only_ours or not response][:_MOST_RESPONSES]
+        shown = await responses_of(self._store, request, caller, unsaid)
+        known = [] if local is None else [local.holding(one, caller) for one in unsaid if one not in shown]
         wanted = list(dict.fromkeys(filter(None, [*named.values(), *shown.values(), *known])))
         records = await self._find_all(wanted[:_MOST_RESPONSES], caller, local)
         written = wire.with_items(body.raw, request, [record.response for record in records])

@@ -197,7 +197,7 @@ class Orchestrator:
             client,
             partial(_writer, job, now.is_hidden, usage_was_added=usage_was_added),
             typed=job.client.typed,
-            plain=_plain_turn(job, usage_was_added=usage_was_added) if request.stream else None,
+            plain=_plain_turn(job, usage_was_added=usage_was_added),
         )
         return State(run, output, now, RunClock(started_at), usage)
 

@@ -251,26 +251,30 @@ class PlainChatTurn(PlainTurn):
     def _free_names(self, raw: bytes, payload: dict[str, Any]) -> tuple[Sequence[str], Sequence[str]] | None:
         return _free_names(raw, payload)
 
-    def _note(self, payload: dict[str, Any]) -> bool:
+    def _note_reply(self, payload: dict[str, Any]) -> bool:
+        return self._note(payload, whole=True)
+
+    def _note(self, payload: dict[str, Any], *, whole: bool = False) -> bool:
         choices = payload.get("choices")
         if type(choices) is not list or len(choices) > 1 or payload.get("error"):
             return False
         if not self.id and isinstance(payload.get("id"), str):
             self.id, self.model = payload["id"], str(payload.get("model") or "")
-        if choices and not self._note_choice(choices[0]):
+        if choices and not self._note_choice(choices[0], whole):
             return False
         if (usage := usage_of(payload)) is not None:
             self.usage = usage
         return True
 
-    def _note_choice(self, choice: Any) -> bool:
-        if type(choice) is not dict or choice.get("index") or "message" in choice:
+    def _note_choice(self, choice: Any, whole: bool) -> bool:
+        if type(choice) is not dict or choice.get("index") or ("delta" if whole else "message") in choice:
             return False
-        delta = choice.get("delta")
+        delta = choice.get("message" if whole else "delta")
         if type(delta) is not dict:
             return False
         for name, value in delta.items():
-            if value is None or name == "role":
+            # A whole message lists its annotations, also where it has none.
+            if value is None or name == "role" or (whole and value == []):
                 continue
             if name not in _TEXTS or type(value) is not str:
                 return False

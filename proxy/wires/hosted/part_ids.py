@@ -22,16 +22,15 @@ class PartIds:
     """Makes and recognizes the ids of the parts that one caller is shown.
 
     The first of the ``keys`` signs, all of them verify; each has 32 bytes. ``made`` are the ids of one answer
-    in their order, ``images`` those of parts with images among them.
+    in their order.
     """
 
     def __init__(self, keys: Sequence[bytes], caller: str) -> None:
         self._keys = keys
         self._caller = caller
         self.made: list[str] = []
-        self.images: list[str] = []
 
-    def make(self, mark: str, *, is_image: bool = False) -> str:
+    def make(self, mark: str) -> str:
         """Return a new id that begins with this mark of the proxy's own."""
 
         def signed() -> str:
@@ -40,8 +39,6 @@ class PartIds:
 
         part_id = replayable("part_id", signed)
         self.made.append(part_id)
-        if is_image:
-            self.images.append(part_id)
         return part_id
 
     def verified(self, ids: Iterable[str]) -> list[str]:

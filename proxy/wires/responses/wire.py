@@ -39,7 +39,7 @@ from proxy.wires.turn.chosen import rewrite_choice
 from proxy.wires.upstream_port import Mask, RequestBody, StateHabit
 from proxy.wires.wire import Wire
 
-_IMAGE = own_mark("ig").encode()
+_OURS = own_mark("").encode()
 
 
 class ResponsesWire(Wire):
@@ -91,12 +91,11 @@ class ResponsesWire(Wire):
         return ResponsesTurnEncoder(request.model, asked.asked, asked.response_id)
 
     def may_refer(self, raw: bytes, *, only_ours: bool = False) -> bool:
-        return not only_ours or _IMAGE in raw
+        return not only_ours or _OURS in raw
 
-    def referred(self, request: ClientRequest, *, only_ours: bool = False) -> Mapping[str, str]:
+    def referred(self, request: ClientRequest) -> Mapping[str, str]:
         asked = cast(ResponsesRequest, request)
-        named = asked.named_images if only_ours else (*asked.references, *asked.named_images)
-        return {item_id: response_of(item_id) for item_id in named}
+        return {item_id: response_of(item_id) for item_id in (*asked.references, *asked.named_images)}
 
     def verified(self, ids: Sequence[str], caller: str) -> Sequence[str]:
         return PartIds(self._keys, caller).verified(ids)

@@ -1,4 +1,4 @@
-"""A turn of plain text, read without a frame for each event.
+"""A turn of plain text, read without a frame for each event, or for its reply.
 
 Most answers are text alone. Nothing of such a turn is held back or rewritten, so its bytes leave as they
 came, and only its text, its finish reason and its usage are noted. An event in any other form ends this
@@ -35,12 +35,13 @@ class PlainTurn:
     """The plain text of one turn, as far as its stream has come. Each dialect has a subclass.
 
     ``id`` and ``model`` are those of the upstream's response, ``finish`` its end, and ``ended`` says that its
-    end mark came. ``whole`` says that this is all of the turn, and that the client got it as it came.
+    end mark came. ``whole`` says that this is all of the turn, and that the client gets it as it came.
+    ``reply`` is the turn if it came as one object, and empty for a stream.
     """
 
     __slots__ = (
         *("_example", "_kept", "_left", "_size", "_template", "_texts"),
-        *("ended", "finish", "id", "model", "usage", "whole"),
+        *("ended", "finish", "id", "model", "reply", "usage", "whole"),
     )
 
     def __init__(self) -> None:
@@ -48,6 +49,7 @@ class PlainTurn:
         self.finish: TurnFinished | None = None
         self.usage: Usage | None = None
         self.ended = self.whole = False
+        self.reply = b""
         self._texts: list[str | bytes] = []
         """Texts, and whole events of whose texts nobody has asked yet."""
         self._kept: list[bytes] = []
@@ -67,6 +69,26 @@ class PlainTurn:
     @abstractmethod
     def _free_names(self, raw: bytes, payload: dict[str, Any]) -> tuple[Sequence[str], Sequence[str]] | None:
         """Return the members of a text event that may differ from event to event, as a turn reader does."""
+
+    def _note_reply(self, payload: dict[str, Any]) -> bool:
+        """Note what a whole reply says; return as :meth:`_note` does. A dialect that cannot says no."""
+        return False
+
+    def take_reply(self, body: bytes) -> bool:
+        """Take a turn that came as one object; return whether it is plain, so that it may leave unchanged.
+
+        If it is not, nothing more can be taken.
+        """
+        if _is_unusual(body):
+            return False
+        try:
+            payload = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            return False
+        if type(payload) is not dict or not self._note_reply(payload) or self.finish is None:
+            return False
+        self.reply, self.ended = body, True
+        return True
 
     def take(self, chunk: bytes) -> bool:
         """Take a chunk of the stream; return whether all of it is plain, so that it may leave unchanged.

@@ -37,6 +37,17 @@ def test_what_is_forgotten_makes_room() -> None:
     assert kept(local, range(3)) == [2]
 
 
+def test_an_item_is_found_in_its_response() -> None:
+    """The response that has an item is found by the item's id, by its caller alone."""
+    local = LocalResponses()
+    for number in range(3):
+        body = b'{"id":"resp_%d","output":[{"id":"ig_%d","text":"not ig_9"}]}' % (number, number)
+        local.put(ResponseRecord(f"resp_{number}", "run", "open", body, b"", b"", 0.0))
+    assert local.holding("ig_1", "open") == "resp_1"
+    assert local.holding("ig_1", "eve") == ""
+    assert local.holding("ig_9", "open") == ""
+
+
 def test_a_response_is_its_callers() -> None:
     """Another caller on the same connection does not find the response."""
     local = LocalResponses()

@@ -247,6 +247,21 @@ async def test_images_that_cannot_be_changed(url: str, words: str) -> None:
     assert not images.asked
 
 
+async def test_images_of_many_large_responses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The responses that are read for named items have a bound, whatever of them the request gets."""
+    images = ImageModel()
+    async with serving_models(DRAW, native=(), images=images) as (proxy, models):
+        made = [await ask(proxy, [said(f"Draw {number}.")], store=True) for number in range(2)]
+        named = [{"type": "item_reference", "id": answer.json["output"][0]["id"]} for answer in made]
+        asked = len(models["gpt-4o-mini"].asked)
+        most = len(made[0].body) * 3 // 2
+        monkeypatch.setattr("proxy.relay.memory.references.MOST_RESPONSE_BYTES", most)
+        body = {"model": "gpt-4o-mini", "input": [*named, said("Nice!")], "tools": [TOOL]}
+        answer = await proxy.ask(body, path=RESPONSES)
+        assert (answer.status, answer.error["code"]) == (413, "request_too_large")
+        assert len(models["gpt-4o-mini"].asked) == asked
+
+
 async def test_an_image_that_is_named_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """What named items stand for is bounded: a small body could bring one large image many times."""
     images = ImageModel()

@@ -17,7 +17,7 @@ from running_proxy import Proxy, make_config, running
 from stepping import END, EVENT, HEAD
 from waiting import until
 
-from proxy.wires.chat.reader import ChatTurnReader
+from proxy.wires.chat.reader import ChatTurnReader, PlainChatTurn
 from proxy.wires.chat.request import parse_chat_request
 from proxy.wires.chat.wire import ChatWire
 from proxy.wires.chat.writer import ChatStreamWriter
@@ -93,6 +93,52 @@ ODD = [
     b"data: [DONE]\n\n",
     b"data: [DONE]",
 ]
+WHOLE = HEAD.replace(b"text/event-stream", b"application/json")
+PLAIN_MEMBERS = [
+    '"content":"Hello"',
+    '"content":" there, \\"friend\\" \\u00e9 Grüße"',
+    '"content":null',
+    '"refusal":null,"annotations":[]',
+    '"reasoning_content":"I think"',
+    '"refusal":"no"',
+]
+ODD_MEMBERS = [
+    '"content":[{"type":"text","text":"part"}]',
+    '"content":"half \\ud83d"',
+    '"content":"about tool_calls"',
+    '"content":7',
+    '"tool_calls":null',
+    '"tool_calls":[]',
+    '"annotations":[{"type":"url_citation"}]',
+    '"tool_calls":[{"id":"call_1","type":"function","function":{"name":"probe_tools__echo",'
+    '"arguments":"{\\"text\\":\\"hi\\"}"}}]',
+    '"tool\\u005fcalls":[{"id":"call_1","type":"function","function":{"name":"probe_tools__echo",'
+    '"arguments":"{}"}}]',
+    '"tool_calls":[{"id":"call_2","type":"function","function":{"name":"mine","arguments":"{}"}}]',
+]
+REASONS = ['"stop"', '"length"', '"stop"', "null", '"content_filter"', '"tool_calls"', "1"]
+ODD_REPLIES = [
+    b"",
+    b"[]",
+    b"{broken",
+    b'{"error":{"message":"bad","code":"c"}}',
+    b'{"choices":[]}',
+    b'{"choices":7}',
+    b'{"choices":[7]}',
+    b'{"choices":[{"index":0,"message":null,"finish_reason":"stop"}]}',
+    b'{"choices":[{"index":0,"delta":{"content":"x"},"message":{"content":"y"},"finish_reason":"stop"}]}',
+    EVENT,
+]
+
+
+def reply(members: str, reason: str = '"stop"', more: str = "", index: int = 0) -> bytes:
+    """Return a whole reply of one choice."""
+    message = f'{{"role":"assistant",{members}}}'
+    choice = f'{{"index":{index},"message":{message},"finish_reason":{reason}}}'
+    head = HEADER.removeprefix(b"data: ").replace(b".chunk", b"")
+    return head + choice.encode() + b"]" + more.encode() + b"}"
+
+
 MINE = {"type": "function", "function": {"name": "mine", "parameters": {"type": "object"}}}
 
 
@@ -103,6 +149,12 @@ class Script:
     pieces: tuple[bytes, ...]
     cut: bool = False
     ask: dict[str, Any] = field(default_factory=dict)
+    head: bytes = HEAD
+
+    @classmethod
+    def of_reply(cls, body: bytes, *, cut: bool = False) -> "Script":
+        """Return the script of an answer that is one object."""
+        return cls((body,) if body else (), cut, {"stream": False}, WHOLE)
 
 
 @dataclass
@@ -120,8 +172,10 @@ class Upstream:
                 opening = (await reader.readuntil(b"\r\n\r\n")).lower()
                 length = int(opening.partition(b"content-length:")[2].partition(b"\r\n")[0])
                 self.bodies.append(json.loads(await reader.readexactly(length)))
-                script, self.script = self.script or Script((EVENT, END)), None
-                writer.write(HEAD)
+                streams = self.bodies[-1].get("stream")
+                usual = Script((EVENT, END)) if streams else Script.of_reply(reply(PLAIN_MEMBERS[0]))
+                script, self.script = self.script or usual, None
+                writer.write(script.head)
                 for piece in script.pieces:
                     writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
                     for _ in range(4):  # So that most pieces are read one by one.
@@ -203,11 +257,12 @@ async def observed(proxy: Proxy, upstream: Upstream, script: Script) -> list[str
 
 
 def _text(body: bytes) -> str:
-    """Return the text of a stream as a client would put it together."""
+    """Return the text of a stream, or of a reply, as a client would put it together."""
     said = []
     for line in body.splitlines():
         with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
-            said.append(json.loads(line.removeprefix(b"data: "))["choices"][0]["delta"].get("content"))
+            choice = json.loads(line.removeprefix(b"data: "))["choices"][0]
+            said.append((choice.get("delta") or choice.get("message")).get("content"))
     return "".join(one for one in said if isinstance(one, str))
 
 
@@ -218,12 +273,18 @@ def without(*_: Any, **__: Any) -> None:
 async def both(scripts: Sequence[Script], monkeypatch: pytest.MonkeyPatch) -> int:
     """Compare each script read by frames with the same read plainly; return how many were plain."""
     plain = 0
-    noted = ChatTurnReader.note_plain
+    noted, take_reply = ChatTurnReader.note_plain, PlainChatTurn.take_reply
 
     def note_plain(reader: ChatTurnReader, turn: Any) -> None:
         nonlocal plain
         plain += 1
         noted(reader, turn)
+
+    def taken(turn: PlainChatTurn, body: bytes) -> bool:
+        nonlocal plain
+        is_plain = take_reply(turn, body)
+        plain += is_plain
+        return is_plain
 
     async with behind_it() as (proxy, upstream):
         with monkeypatch.context() as patch:
@@ -231,6 +292,7 @@ async def both(scripts: Sequence[Script], monkeypatch: pytest.MonkeyPatch) -> in
             expected = [await observed(proxy, upstream, script) for script in scripts]
     async with behind_it() as (proxy, upstream):
         monkeypatch.setattr(ChatTurnReader, "note_plain", note_plain)
+        monkeypatch.setattr(PlainChatTurn, "take_reply", taken)
         found = [await observed(proxy, upstream, script) for script in scripts]
     for script, one, other in zip(scripts, expected, found, strict=True):
         for part, (left, right) in enumerate(zip(one, other, strict=True)):
@@ -262,6 +324,40 @@ def test_any_stream_is_answered_alike(drawn: list[Script]) -> None:
     """Client, upstream, record, metrics and the next request are the same, read plainly or by frames."""
     with pytest.MonkeyPatch.context() as patch:
         asyncio.run(both(drawn, patch))
+
+
+@st.composite
+def replies(draw: st.DrawFn) -> Script:
+    """Draw a reply: mostly a plain one, now and then one with an odd member, an odd end or broken off."""
+    members = draw(st.lists(st.sampled_from(PLAIN_MEMBERS * 3 + ODD_MEMBERS), min_size=1, max_size=3))
+    more = draw(st.sampled_from(["", f',"usage":{USAGE}', ',"usage":null', ',"service_tier":"default"']))
+    body = reply(",".join(members), draw(st.sampled_from(REASONS)), more, draw(st.sampled_from([0, 0, 0, 1])))
+    if draw(st.integers(0, 5)) == 0:
+        body = draw(st.sampled_from([*ODD_REPLIES, body.replace(b",", b",\r\n"), body + b" ", body[:-1]]))
+    script = Script.of_reply(body, cut=draw(st.integers(0, 9)) == 0)
+    if draw(st.booleans()):
+        script.ask["tools"] = [MINE]
+    return script
+
+
+@settings(max_examples=12, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@given(st.lists(replies(), min_size=6, max_size=10))
+def test_any_reply_is_answered_alike(drawn: list[Script]) -> None:
+    """So it is for answers without a stream."""
+    with pytest.MonkeyPatch.context() as patch:
+        asyncio.run(both(drawn, patch))
+
+
+async def test_each_kind_of_reply_is_answered_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each plain member of a reply leaves it plain, and each odd one has it read by a reader."""
+    usual = [reply(members, more=f',"usage":{USAGE}') for members in PLAIN_MEMBERS]
+    odd = [*map(reply, ODD_MEMBERS), *ODD_REPLIES]
+    plain = await both([*map(Script.of_reply, usual)], monkeypatch)
+    assert plain == 2 * len(usual)  # Each, and each answer to the next request.
+    monkeypatch.undo()
+    follow_up = await both([*map(Script.of_reply, odd)], monkeypatch)
+    # Only answers to the next requests are plain, and the answer after a call of a server tool is none.
+    assert follow_up <= len(odd)
 
 
 async def test_long_streams_are_answered_alike(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,8 +393,8 @@ async def test_usual_streams_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await both([Script(pieces) for pieces in streams], monkeypatch) == 2 * len(streams)
 
 
-async def test_a_plain_stream_needs_no_reader_and_no_writer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parts of a run that read and write frames are made for a stream with a call, and for no other."""
+async def test_a_plain_answer_needs_no_reader_and_no_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts of a run that read and write frames are made for an answer with a call, and for no other."""
     made: list[str] = []
 
     def reader(*given: Any) -> Any:
@@ -317,6 +413,7 @@ async def test_a_plain_stream_needs_no_reader_and_no_writer(monkeypatch: pytest.
     async with behind_it("tools") as (proxy, upstream):
         upstream.script = Script((PLAIN[1], PLAIN[2], chunk("{}", '"stop"'), b"data: [DONE]\n\n"))
         assert _text((await proxy.ask(ask)).body) == "Hello"
+        assert _text((await proxy.ask({**ask, "stream": False})).body) == "Hello"
         assert made == []
         upstream.script = Script((PLAIN[1], PLAIN[2], call("mine", "{}", "call_1"), chunk("{}", '"stop"')))
         assert _text((await proxy.ask({**ask, "tools": [MINE]})).body) == "Hello"

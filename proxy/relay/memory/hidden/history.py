@@ -361,8 +361,8 @@ class History:
             local.put(record)
             return False
         self._store.put_response(record)
-        if turn.image_ids:
-            self._store.put_hidden(*leading_to_response(request, turn, record.id, record.created_at))
+        if turn.part_ids:
+            self._store.put_hidden(*leading_to_response(request, turn, resource, record.created_at))
         return True
 
     async def hold(

@@ -6,7 +6,7 @@ tools, or have lost its beginning. The words of the answer must be the same, sin
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -20,21 +20,26 @@ from proxy.wires.turn.digest import conversation_digests, encoded
 _TURNS: Final = "part"
 _RESPONSE: Final = "part of a response"
 """The variants of rows that lead from a part to the turns behind its answer, and to its response."""
+_MOST_ITEMS: Final = 64
 
 
 def leading_to_turns(
     request: ClientRequest, turn: LastTurn, visible: str, to: tuple[str, str], now: float
 ) -> list[HiddenTurns]:
     """Return the row that leads from the last part of an answer to the key and the variant of its turns."""
-    payload = orjson.dumps({"to": to, "seen": digest_of(visible)})
-    return _rows(request, turn, turn.part_ids[-1:], _TURNS, payload, now)
+    return _rows(request, turn, turn.part_ids[-1:], _TURNS, {"to": to, "seen": digest_of(visible)}, now)
 
 
 def leading_to_response(
-    request: ClientRequest, turn: LastTurn, response_id: str, now: float
+    request: ClientRequest, turn: LastTurn, response: Mapping[str, Any], now: float
 ) -> list[HiddenTurns]:
-    """Return the rows that lead from the parts with images to the stored response that has them."""
-    return _rows(request, turn, turn.image_ids, _RESPONSE, orjson.dumps({"to": response_id}), now)
+    """Return the rows that lead from the items of a stored response to it.
+
+    An upstream that stores its own responses does not know these items: some show calls, and the proxy may
+    have written others.
+    """
+    ids = [str(item.get("id")) for item in response["output"][:_MOST_ITEMS]]
+    return _rows(request, turn, ids, _RESPONSE, {"to": response["id"]}, now)
 
 
 async def find_by_parts(
@@ -69,7 +74,7 @@ async def find_by_parts(
 async def responses_of(
     store: Store, request: ClientRequest, caller: str, part_ids: Sequence[str]
 ) -> Mapping[str, str]:
-    """Return the ids of the stored responses that have these parts with images, by the parts' verified ids.
+    """Return the ids of the stored responses that have these items, by the items' ids.
 
     Raise :class:`~proxy.base.errors.StoreError`.
     """
@@ -91,10 +96,18 @@ async def _led(
 
 
 def _rows(
-    request: ClientRequest, turn: LastTurn, ids: Sequence[str], variant: str, payload: bytes, now: float
+    request: ClientRequest,
+    turn: LastTurn,
+    ids: Sequence[str],
+    variant: str,
+    leads: Mapping[str, Any],
+    now: float,
 ) -> list[HiddenTurns]:
     return [
-        HiddenTurns(key, variant, turn.run_id, turn.caller, turn.wire, payload, now)
+        # With its key, so that no two rows have the same payload: the record keeps such rows as one.
+        HiddenTurns(
+            key, variant, turn.run_id, turn.caller, turn.wire, orjson.dumps({**leads, "key": key}), now
+        )
         for key in _keys(request, turn.caller, ids)
     ]
 

@@ -29,7 +29,7 @@ class LastTurn(Struct, frozen=True):
     searches have shown the model, in their order. ``with_tools`` are the items that have brought tools so
     far. ``input_items`` are those of the request, if the upstream got them in another form
     (:class:`.TypedAnswer`). ``part_ids`` are the ids of the parts of the answer that show calls of the
-    provider's tools, ``image_ids`` those of parts with images among them.
+    provider's tools.
     """
 
     run_id: str
@@ -46,7 +46,6 @@ class LastTurn(Struct, frozen=True):
     with_tools: str = ""
     input_items: bytes | None = None
     part_ids: Sequence[str] = ()
-    image_ids: Sequence[str] = ()
 
     def notes(self) -> Mapping[str, str]:
         """Return what is noted beside a stored turn; see :func:`~.shown.with_notes`."""

@@ -120,7 +120,7 @@ class ImageForm(SignedForm):
     shows_images = True
 
     def begun(self, call: ToolCall, arguments: Any) -> Item:
-        item_id = self.ids.make(own_mark("ig"), is_image=True)
+        item_id = self.ids.make(own_mark("ig"))
         return {"id": item_id, "type": CALL, "status": "in_progress"}
 
     def progressed(self, progress: ToolProgress) -> Sequence[Item]:
