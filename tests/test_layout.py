@@ -146,6 +146,7 @@ ABSTRACT = (
         "proxy.tools.agents.agent",
         "proxy.tools.oauth.parameters",
         "proxy.tools.oauth.port",
+        "proxy.tools.oauth.user_logins",
         "proxy.tools.providers.function",
         "proxy.tools.providers.modules",
         "proxy.tools.contract.provider",

@@ -69,7 +69,7 @@ _MOST_TRIES: Final = 8
 _MOST_ATTEMPTS: Final = 8
 """How often a program continues from the same turn if its process dies each time."""
 
-_CLIENT_CALL: Final = re.compile(r"toolu_[0-9a-f]{24}")
+_CLIENT_CALL: Final = re.compile(r"\b\w+_p?[0-9a-f]{24}\b")
 
 _MOST_STEPS: Final = 64
 """How often one request lets an agent continue that asks again for approvals which are already decided."""
@@ -432,6 +432,7 @@ class Approvals(Decisions):
             identity.key,
             resuming.catalog,
             originals=resuming.originals,
+            person=identity.person,
         )
         with resuming.within(place) if _has_run(place.call.name) else nullcontext():
             result = await self._runner.run(place.call, context, policy=resuming.policy, approved=approved)

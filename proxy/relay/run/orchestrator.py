@@ -172,6 +172,7 @@ class Orchestrator:
             tools.selection.catalog,
             job.keeps,
             originals=job.client.ask.options.originals,
+            person=identity.person,
         )
         now = ToolState(tools, context, self._journal.sealed, tools.offer)
         nested, detached = job.client.ask.nested, job.client.ask.options.detached

@@ -17,6 +17,7 @@ from proxy.hooks.placeholders import Placeholders
 from proxy.records.background import Lease
 from proxy.records.rows import Limiter, join_sources
 from proxy.tools.access.catalog import Catalog
+from proxy.tools.contract.provider import Person
 
 NOT_KEPT: Final = (
     "an earlier attempt of this request made this very call and it succeeded; it was not made again, "
@@ -250,9 +251,9 @@ class RunContext(Struct, frozen=True):
     ``key`` is the client key whose places for tools the call takes, since the end users of one key may be
     separate callers; if empty, the caller's own. ``catalog`` has the tools that the run was planned with;
     ``None`` for those that are served at the time of the call. ``images`` gives images of the conversation;
-    ``None`` if calls may have none. ``keeps`` allows that content is stored for
-    other processes; a client may ask that none is. ``originals`` are the placeholders of the request, to
-    which hooks may add; ``None`` if its answer restores none.
+    ``None`` if calls may have none. ``person`` is the caller, if that is one person. ``keeps`` allows that
+    content is stored for other processes; a client may ask that none is. ``originals`` are the placeholders
+    of the request, to which hooks may add; ``None`` if its answer restores none.
     """
 
     run_id: str
@@ -266,6 +267,7 @@ class RunContext(Struct, frozen=True):
     keeps: bool = False
     images: ImageSource | None = None
     originals: Placeholders | None = None
+    person: Person | None = None
 
     def at_turn(self, turn: int) -> "RunContext":
         """Return the context of another turn of the run; turns count from 1."""
@@ -281,6 +283,7 @@ class RunContext(Struct, frozen=True):
             self.keeps,
             self.images,
             self.originals,
+            self.person,
         )
 
 

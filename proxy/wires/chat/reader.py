@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from proxy.base.errors import Unreadable, WireError
 from proxy.base.events import (
-    FinishReason,
     Frame,
     ReasoningDelta,
     RefusalDelta,
@@ -28,7 +27,7 @@ from proxy.base.events import (
 from proxy.json.lenient import UNPLACED_CALL, loads, may_hold_call
 from proxy.json.objects import objects_in
 from proxy.wires.chat.message import MessageBuilder, native_call, part_text, part_thought, reply_message
-from proxy.wires.stream.plain import PlainTurn
+from proxy.wires.stream.plain import PLAIN_ENDS, PlainTurn
 from proxy.wires.stream.reader import StreamReader
 from proxy.wires.stream.sse import DONE, SSEEvent, encode_event
 from proxy.wires.turn.assembler import Fragment, ToolCallAssembler
@@ -46,7 +45,6 @@ _ECHOED = ("tools", "functions", "arguments", "input")
 """Members in which an object that looks like a call is none."""
 _TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 _MOST_WORDS = 1000
-_PLAIN_ENDS = (FinishReason.STOP, FinishReason.LENGTH)
 _PADDING = ("obfuscation", "p")
 """Members without meaning, which hide the length of the text from those who see the size of an event."""
 
@@ -282,8 +280,7 @@ class PlainChatTurn(PlainTurn):
                 self._texts.append(value)
         if word := choice.get("finish_reason"):
             self.finish = finished(word) if type(word) is str else None
-            # After any other reason the run or the writer has something to do.
-            return self.finish is not None and self.finish.reason in _PLAIN_ENDS
+            return self.finish is not None and self.finish.reason in PLAIN_ENDS
         return True
 
 

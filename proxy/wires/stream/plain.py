@@ -6,13 +6,12 @@ reading: then a turn reader reads the turn from its beginning, and goes on with 
 """
 
 import re
-from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import orjson
 
-from proxy.base.events import TurnEvent, TurnFinished, TurnStarted, Usage, UsageReported
+from proxy.base.events import FinishReason, TurnEvent, TurnFinished, TurnStarted, Usage, UsageReported
 from proxy.wires.stream.sse import DONE
 from proxy.wires.stream.template import MOST_TEMPLATE_BYTES, Template
 
@@ -23,9 +22,10 @@ _MOST_READ: Final = 16
 """So many events are read one by one. If more come that no template fits, the turn's reader does better."""
 _MOST_BYTES: Final = 256 * 1024
 """The longest turn, in bytes, that is kept for a reader: it takes some 1.5 ms to read so much at once."""
+PLAIN_ENDS: Final = (FinishReason.STOP, FinishReason.LENGTH)
+"""After any other reason the run or the writer has something to do."""
 _SHALLOW: Final = 200
 """With so many brackets a chunk may be nested as deeply as readers refuse."""
-_CALL: Final = b"_call"
 _ESCAPED: Final = b"\\u00"
 _LETTER: Final = re.compile(rb"\\u00[4-7]")
 """A letter of ASCII, or ``_``, that is written as an escape: the name of a member may hide behind it."""
@@ -44,6 +44,9 @@ class PlainTurn:
         *("ended", "finish", "id", "model", "reply", "usage", "whole"),
     )
 
+    _CALL: ClassVar[bytes] = b"_call"
+    """A part of each name that makes something a call, in small letters."""
+
     def __init__(self) -> None:
         self.id = self.model = ""
         self.finish: TurnFinished | None = None
@@ -58,17 +61,17 @@ class PlainTurn:
         self._example: tuple[bytes, dict[str, Any]] | None = None
         self._template: Template | None = None
 
-    @abstractmethod
     def _note(self, payload: dict[str, Any]) -> bool:
         """Note what an event says; return whether it has the usual form of an event of a plain text.
 
         Nothing but its text, its finish reason, its usage, and the id and model of its response may matter to
-        a turn reader or a writer of the dialect.
+        a turn reader or a writer of the dialect. A dialect whose streams are not read so says no.
         """
+        return False
 
-    @abstractmethod
     def _free_names(self, raw: bytes, payload: dict[str, Any]) -> tuple[Sequence[str], Sequence[str]] | None:
         """Return the members of a text event that may differ from event to event, as a turn reader does."""
+        return None
 
     def _note_reply(self, payload: dict[str, Any]) -> bool:
         """Note what a whole reply says; return as :meth:`_note` does. A dialect that cannot says no."""
@@ -79,7 +82,7 @@ class PlainTurn:
 
         If it is not, nothing more can be taken.
         """
-        if _is_unusual(body):
+        if _is_unusual(body, self._CALL):
             return False
         try:
             payload = orjson.loads(body)
@@ -113,7 +116,7 @@ class PlainTurn:
             not chunk.startswith(_BEGIN)
             or chunk[-2:] != _END
             or len(chunk) > MOST_TEMPLATE_BYTES
-            or _is_unusual(chunk)
+            or _is_unusual(chunk, self._CALL)
         ):
             return False
         for data in chunk[len(_BEGIN) : -len(_END)].split(_BETWEEN):
@@ -190,11 +193,11 @@ class PlainTurn:
         return found
 
 
-def _is_unusual(chunk: bytes) -> bool:
+def _is_unusual(chunk: bytes, call: bytes) -> bool:
     """Return whether a chunk may hold a call, other line ends than LF, or JSON that is nested deeply."""
     # For bytes, ``in`` takes several times as long as ``find``.
     folded = chunk.lower()
-    if folded.find(_CALL) >= 0 or chunk.find(b"\r") >= 0:
+    if folded.find(call) >= 0 or chunk.find(b"\r") >= 0:
         return True
     if folded.find(_ESCAPED) >= 0 and _LETTER.search(folded):
         return True

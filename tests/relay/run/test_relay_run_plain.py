@@ -14,15 +14,17 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from running_proxy import Proxy, make_config, running
-from stepping import END, EVENT, HEAD
+from stepping import CHAT, END, EVENT, HEAD
 from waiting import until
 
-from proxy.wires.chat.reader import ChatTurnReader, PlainChatTurn
+from proxy.wires.anthropic.wire import AnthropicWire
+from proxy.wires.chat.reader import ChatTurnReader
 from proxy.wires.chat.request import parse_chat_request
 from proxy.wires.chat.wire import ChatWire
 from proxy.wires.chat.writer import ChatStreamWriter
 from proxy.wires.client_port import ClientView
 from proxy.wires.stream.held import identity
+from proxy.wires.stream.plain import PlainTurn
 
 HEADER = b'data: {"id":"c1","object":"chat.completion.chunk","created":7,"model":"m","choices":['
 
@@ -142,6 +144,36 @@ def reply(members: str, reason: str = '"stop"', more: str = "", index: int = 0) 
 MINE = {"type": "function", "function": {"name": "mine", "parameters": {"type": "object"}}}
 
 
+BLOCKS = [
+    '{"type":"text","text":"Hello"}',
+    '{"type":"text","text":" there, \\"friend\\" \\u00e9 Grüße"}',
+    '{"type":"text","text":""}',
+    '{"type":"text","text":"x","citations":null}',
+]
+ODD_BLOCKS = [
+    '{"type":"thinking","thinking":"hm","signature":"s"}',
+    '{"type":"text","text":7}',
+    '{"type":"text"}',
+    '{"type":"te\\u0078t","text":"b"}',
+    '{"type":"text","text":"about tool_use"}',
+    '{"type":"text","text":"a","citations":[{"type":"web_search_result_location","url":"https://a.example",'
+    '"title":"A","cited_text":"a","encrypted_index":"e"}]}',
+    '{"type":"tool_use","id":"toolu_1","name":"probe_tools__echo","input":{"text":"hi"}}',
+    '{"type":"tool_use","id":"toolu_2","name":"mine","input":{}}',
+    "7",
+]
+STOPS = ['"end_turn"', '"max_tokens"', '"stop_sequence"', '"tool_use"', '"refusal"', "null", '"odd"']
+
+
+def message(blocks: str, reason: str = '"end_turn"', more: str = "") -> bytes:
+    """Return a whole reply of Messages."""
+    usage = '{"input_tokens":3,"cache_read_input_tokens":2,"output_tokens":4}'
+    return (
+        f'{{"id":"msg_1","type":"message","role":"assistant","model":"m","content":[{blocks}],'
+        f'"stop_reason":{reason},"stop_sequence":null,"usage":{usage}{more}}}'
+    ).encode()
+
+
 @dataclass(frozen=True)
 class Script:
     """One answer of the upstream: its pieces, whether it breaks off, and what the client asks."""
@@ -150,11 +182,17 @@ class Script:
     cut: bool = False
     ask: dict[str, Any] = field(default_factory=dict)
     head: bytes = HEAD
+    path: str = CHAT.path
 
     @classmethod
     def of_reply(cls, body: bytes, *, cut: bool = False) -> "Script":
         """Return the script of an answer that is one object."""
         return cls((body,) if body else (), cut, {"stream": False}, WHOLE)
+
+    @classmethod
+    def of_message(cls, body: bytes, *, cut: bool = False) -> "Script":
+        """Return the script of an answer that is one object of Messages."""
+        return cls((body,), cut, {"stream": False, "max_tokens": 9}, WHOLE, "/v1/messages")
 
 
 @dataclass
@@ -174,6 +212,8 @@ class Upstream:
                 self.bodies.append(json.loads(await reader.readexactly(length)))
                 streams = self.bodies[-1].get("stream")
                 usual = Script((EVENT, END)) if streams else Script.of_reply(reply(PLAIN_MEMBERS[0]))
+                if b"/messages" in opening:
+                    usual = Script.of_message(message(BLOCKS[0]))
                 script, self.script = self.script or usual, None
                 writer.write(script.head)
                 for piece in script.pieces:
@@ -193,8 +233,9 @@ async def behind_it(content: str = "all") -> AsyncIterator[tuple[Proxy, Upstream
     upstream = Upstream()
     upstream.goes_on.set()
     server = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
+    address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
     config = make_config(
-        f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1",
+        {"base_url": address, "wires": ("chat", "anthropic")},
         allow=("probe_tools__echo",),
         modules=(str(probe_tools.__file__),),
         store={"content": content, "wire_bytes": False},
@@ -225,7 +266,7 @@ async def record_of(proxy: Proxy, run_id: str | None) -> str:
     return repr((run, turns, messages, calls))
 
 
-_CHANCE = re.compile(r"127\.0\.0\.1:\d+|run_[0-9a-f]{32}|call_[0-9a-zA-Z]{20,}")
+_CHANCE = re.compile(r"127\.0\.0\.1:\d+|(?:run|req)_[0-9a-f]{32}|(call|toolu)_[0-9a-zA-Z]{20,}")
 _COUNTED = re.compile(rb"^(toolrelay_\w+?_total|gen_ai\w+?_(?:count|sum))(\{.*\})? (\S+)$", re.MULTILINE)
 
 
@@ -241,14 +282,14 @@ async def observed(proxy: Proxy, upstream: Upstream, script: Script) -> list[str
     upstream.script, upstream.bodies = script, []
     before = await counters(proxy)
     ask = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}], **script.ask}
-    answer = await proxy.ask(ask)
+    answer = await proxy.ask(ask, path=script.path)
     seen: list[Any] = [answer.status, answer.clean, answer.body, [*upstream.bodies]]
     seen.append(sorted(set(answer.names())))
     seen.append(await record_of(proxy, answer.header("x-toolrelay-run")))
     said = {"role": "assistant", "content": _text(answer.body) or "nothing"}
     history = [*ask["messages"], said, {"role": "user", "content": "and?"}]
     upstream.bodies = []
-    again = await proxy.ask({**ask, "messages": history})
+    again = await proxy.ask({**ask, "messages": history}, path=script.path)
     seen += [again.body, [*upstream.bodies], again.header("x-toolrelay-restored")]
     seen.append(await record_of(proxy, again.header("x-toolrelay-run")))
     after = await counters(proxy)
@@ -261,8 +302,11 @@ def _text(body: bytes) -> str:
     said = []
     for line in body.splitlines():
         with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
-            choice = json.loads(line.removeprefix(b"data: "))["choices"][0]
-            said.append((choice.get("delta") or choice.get("message")).get("content"))
+            payload = json.loads(line.removeprefix(b"data: "))
+            if "choices" in payload:
+                choice = payload["choices"][0]
+                said.append((choice.get("delta") or choice.get("message")).get("content"))
+            said += [block["text"] for block in payload.get("content", ()) if block.get("type") == "text"]
     return "".join(one for one in said if isinstance(one, str))
 
 
@@ -273,14 +317,14 @@ def without(*_: Any, **__: Any) -> None:
 async def both(scripts: Sequence[Script], monkeypatch: pytest.MonkeyPatch) -> int:
     """Compare each script read by frames with the same read plainly; return how many were plain."""
     plain = 0
-    noted, take_reply = ChatTurnReader.note_plain, PlainChatTurn.take_reply
+    noted, take_reply = ChatTurnReader.note_plain, PlainTurn.take_reply
 
     def note_plain(reader: ChatTurnReader, turn: Any) -> None:
         nonlocal plain
         plain += 1
         noted(reader, turn)
 
-    def taken(turn: PlainChatTurn, body: bytes) -> bool:
+    def taken(turn: PlainTurn, body: bytes) -> bool:
         nonlocal plain
         is_plain = take_reply(turn, body)
         plain += is_plain
@@ -289,10 +333,11 @@ async def both(scripts: Sequence[Script], monkeypatch: pytest.MonkeyPatch) -> in
     async with behind_it() as (proxy, upstream):
         with monkeypatch.context() as patch:
             patch.setattr(ChatWire, "plain_turn", without)
+            patch.setattr(AnthropicWire, "plain_turn", without)
             expected = [await observed(proxy, upstream, script) for script in scripts]
     async with behind_it() as (proxy, upstream):
         monkeypatch.setattr(ChatTurnReader, "note_plain", note_plain)
-        monkeypatch.setattr(PlainChatTurn, "take_reply", taken)
+        monkeypatch.setattr(PlainTurn, "take_reply", taken)
         found = [await observed(proxy, upstream, script) for script in scripts]
     for script, one, other in zip(scripts, expected, found, strict=True):
         for part, (left, right) in enumerate(zip(one, other, strict=True)):
@@ -346,6 +391,31 @@ def test_any_reply_is_answered_alike(drawn: list[Script]) -> None:
     """So it is for answers without a stream."""
     with pytest.MonkeyPatch.context() as patch:
         asyncio.run(both(drawn, patch))
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> Script:
+    """Draw a reply of Messages in the same way."""
+    blocks = draw(st.lists(st.sampled_from(BLOCKS * 4 + ODD_BLOCKS), max_size=3))
+    more = draw(st.sampled_from(["", ',"container":null', ',"x":{"type":"tool_use","name":"mine"}']))
+    body = message(",".join(blocks), draw(st.sampled_from(STOPS)), more)
+    if draw(st.integers(0, 5)) == 0:
+        body = draw(st.sampled_from([b"[]", b'{"type":"error"}', body.replace(b",", b",\r\n"), body[:-1]]))
+    return Script.of_message(body, cut=draw(st.integers(0, 9)) == 0)
+
+
+@settings(max_examples=12, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@given(st.lists(messages(), min_size=6, max_size=10))
+def test_any_message_is_answered_alike(drawn: list[Script]) -> None:
+    """So it is for replies of Messages."""
+    with pytest.MonkeyPatch.context() as patch:
+        asyncio.run(both(drawn, patch))
+
+
+async def test_usual_messages_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text alone is read without a reader, and so is the answer to the next request."""
+    usual = [message(blocks) for blocks in (*BLOCKS, ",".join(BLOCKS))]
+    assert await both([*map(Script.of_message, usual)], monkeypatch) == 2 * len(usual)
 
 
 async def test_each_kind_of_reply_is_answered_alike(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from proxy.records.rows import ToolEffect
 from proxy.tools.access.credentials import CredentialBroker, StaticToken
 from proxy.tools.access.egress import EgressClient, EgressPool
 from proxy.tools.access.placement import Placement
-from proxy.tools.contract.provider import CallContext
+from proxy.tools.contract.provider import CallContext, Person
 from proxy.tools.contract.results.results import RichResult
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.mcp.pins import GivenPins, Pin
@@ -61,7 +61,9 @@ async def serving(
         pool = EgressPool(allowed_networks=networks, schemes=("https", "http"), retries=0)
         broker = CredentialBroker({"c": StaticToken(token)}, pool, no_oauth)
 
-        def client(connection: str, hosts: Sequence[str], place: Placement | None) -> EgressClient | None:
+        def client(
+            connection: str, hosts: Sequence[str], place: Placement | None, person: Person | None
+        ) -> EgressClient | None:
             return pool.client(hosts) if place is None else broker.placing_client(connection, hosts, place)
 
         own = Api("shop", **{"connection": "c", "base_url": address.rstrip("/"), **api})
