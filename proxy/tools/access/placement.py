@@ -45,6 +45,9 @@ class Placement(Struct, frozen=True):
         """Put the credentials into the headers, or return the URL with them."""
         value = self.value(authorization)
         if self.where == "header":
+            # Names of headers have no case: another spelling would be sent beside the credentials.
+            for other in [name for name in headers if name.lower() == self.name.lower()]:
+                del headers[other]
             headers[self.name] = value
         elif self.where == "cookie":
             others = headers.get("Cookie")
@@ -60,7 +63,10 @@ class Placement(Struct, frozen=True):
     def blanked(self, body: bytes, authorization: str) -> bytes:
         """Replace the credentials with asterisks in an answer: services repeat what they were sent."""
         sent = self.value(authorization).rpartition(" ")[2]
-        texts = {authorization.removeprefix(_BEARER), sent, quote(sent, safe="")}
+        token = authorization.removeprefix(_BEARER)
+        texts = {token, sent, quote(sent, safe="")}
+        if self.form == "basic":
+            texts.add(token.partition(":")[2])
         shapes = [text.encode() for text in texts if len(text) >= _FEWEST]
         return Secrets(shapes).blanked(body) if shapes else body
 

@@ -66,7 +66,10 @@ class OpenApiProvider(PinnedProvider):
             answer = await timed.exchange(
                 request.method,
                 request.url,
-                {**request.headers, **api.headers},
+                {
+                    **{name: value for name, value in request.headers.items() if not api.has_header(name)},
+                    **api.headers,
+                },
                 request.body,
                 repeatable=spec.effect is ToolEffect.READ_ONLY,
             )

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from proxy.tools.access.hosts import host_entry
 from proxy.tools.access.placement import Placement
 from proxy.tools.openapi.document import checked_base
-from proxy.tools.openapi.operations import FORM
+from proxy.tools.openapi.operations import is_form
 from proxy.tools.openapi.values import (
     decoded,
     form_pairs,
@@ -51,6 +51,9 @@ def make_request(pinned: Mapping[str, Any], arguments: Mapping[str, Any]) -> Req
         for sent in pinned["parameters"]
         if arguments.get(sent["argument"]) is not None
     ]
+    for sent in pinned["parameters"]:
+        if sent["in"] == "path" and arguments.get(sent["argument"]) is None:
+            raise refused(sent["argument"], "is null, and stands in a path")
     placement = pinned["credentials"] and Placement(**pinned["credentials"])
     headers = {"Accept": _ACCEPT}
     for sent, value in given:
@@ -107,7 +110,7 @@ def _body(sent: Mapping[str, Any] | None, arguments: Mapping[str, Any]) -> tuple
     value, argument, media_type = arguments[sent["argument"]], sent["argument"], sent["type"]
     if media_type.startswith("text/"):
         return scalar(value, argument).encode("utf-8", "replace"), media_type
-    if media_type != FORM:
+    if not is_form(media_type):
         # In ASCII, so that a lone surrogate, which no UTF-8 can carry, stays what the model wrote.
         return json.dumps(value, separators=(",", ":")).encode("ascii"), media_type
     if not isinstance(value, Mapping):
