@@ -143,6 +143,7 @@ ABSTRACT = (
         "proxy.tools.agents.agent",
         "proxy.tools.oauth.parameters",
         "proxy.tools.oauth.port",
+        "proxy.tools.oauth.user_logins",
         "proxy.tools.providers.function",
         "proxy.tools.providers.modules",
         "proxy.tools.contract.provider",
@@ -164,6 +165,7 @@ ABSTRACT = (
         "proxy.wires.responses.websocket",
         "proxy.wires.mcp.results",
         "proxy.wires.crossing.codec",
+        "proxy.wires.crossing.tables",
     }
 )
 """What the rest of the server may import from the lower packages."""

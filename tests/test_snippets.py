@@ -14,16 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agents_rig import Asked, Models, Turn
+from approvals_rig import ID
 from documents import DOCS, Snippet, snippets
+from raw_upstream import RawUpstream
 from require import require
 from running_proxy import make_config, running
 from typer.main import get_command
 from waiting import LATE_S, PATIENCE_S
 
 from proxy.app.app import Overrides
+from proxy.base.events import RUN_PROGRAM
 from proxy.commands.cli import app
-from proxy.commands.demo import MODEL
+from proxy.commands.demo import MODEL, RECORDED_AT
 from proxy.config.load import load_config
+from proxy.toolbox.clock import FixedClock
 from proxy.toolbox.demo.recorded import RecordedHttpClient
 from proxy.upstreams.recorded.replay import packaged_fixtures
 
@@ -222,3 +227,58 @@ async def test_each_curl_line_of_the_demo_is_answered() -> None:
             assert out.startswith(b"HTTP/1.1 200"), snippet
             assert b"data: [DONE]" in out, snippet
             assert (b"core__get_weather" in out) == ("x-toolrelay-trace: status" in snippet.text), snippet
+
+
+PROGRAMS = (DOCS / "tutorials/programs.md",)
+
+
+async def test_the_tutorial_of_programs_prints_what_it_shows(tmp_path: Path) -> None:
+    """The first script of the tutorial works as pasted, against the demo's recorded model."""
+    ask, (shown,) = snippets("python", PROGRAMS)[0], snippets("text", PROGRAMS)
+    upstream = {"name": "demo", "base_url": f"replay:{packaged_fixtures()}", "wires": ("chat",)}
+    config = make_config(upstream, policy={"allow": ("core__*",)}, tools={"programs": "auto"})
+    services = RecordedHttpClient(packaged_fixtures() / "http")
+    overrides = Overrides(http=services.client, clock=FixedClock(RECORDED_AT))
+    async with running(config, overrides) as proxy:
+        code = ask.text.replace("127.0.0.1:8080", f"127.0.0.1:{proxy.port}")
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE, cwd=tmp_path
+        )
+        out, _ = await process.communicate()
+    assert out.decode().strip() == shown.text.strip()
+
+
+async def test_the_program_of_the_tutorial_runs_over_its_tools(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tutorial's tools load, and its program waits for the order's approval and goes on."""
+    _, shop, program = snippets("python", PROGRAMS)
+    (settings,) = snippets("toml", PROGRAMS)
+    written = tomllib.loads(settings.text)
+    (tmp_path / "shop.py").write_text(shop.text)
+    monkeypatch.chdir(tmp_path)
+
+    def say(asked: Asked) -> Turn:
+        results = asked.results
+        return Turn(results[-1]) if results else Turn(calls=[(RUN_PROGRAM, {"code": program.text})])
+
+    async with RawUpstream(Models({"m": say})) as upstream:
+        config = make_config(
+            upstream.url,
+            allow=written["policy"]["allow"],
+            policy={"approve": tuple(written["policy"]["approve"])},
+            modules=written["tools"]["modules"],
+            tools={"programs": written["tools"]["programs"]},
+            approvals={},
+        )
+        async with running(config) as proxy:
+            question = {"role": "user", "content": "Order what is sold out."}
+            notice = (await proxy.ask({"model": "m", "messages": [question]})).json
+            said = notice["choices"][0]["message"]
+            (approval,) = set(ID.findall(said["content"]))
+            more = [question, said, {"role": "user", "content": "Go on."}]
+            header = {"x-toolrelay-approve": approval}
+            done = (await proxy.ask({"model": "m", "messages": more}, header)).json
+    told = json.loads(done["choices"][0]["message"]["content"])
+    assert told["printed"].strip() in PROGRAMS[0].read_text("utf-8")
+    assert told["printed"] == "milk {'ordered': 10}\n"

@@ -6,6 +6,7 @@ from typing import Protocol
 from aiohttp import web
 
 from proxy.api.admin.admin import Admin
+from proxy.api.connect import ConnectPages
 from proxy.api.front_page import front_page, health, not_found_error
 from proxy.api.reference.error_pages import ErrorPages
 from proxy.server.auth.authenticate import Authenticator
@@ -30,7 +31,8 @@ class Surface(Protocol):
 class OwnPaths:
     """The handler of paths that are below no prefix of a dialect.
 
-    Without a ``snapshot`` it serves no metrics, without ``ui`` no pages. ``needs_record`` says that the
+    Without a ``snapshot`` it serves no metrics, without ``ui`` no pages, without
+    ``connect`` no logins of end users. ``needs_record`` says that the
     server is not ready while its record does not answer.
     """
 
@@ -43,6 +45,7 @@ class OwnPaths:
         snapshot: Callable[[], Awaitable[bytes]] | None,
         admin: Admin,
         ui: Surface | None = None,
+        connect: ConnectPages | None = None,
         needs_record: bool = False,
     ) -> None:
         self._authenticator = authenticator
@@ -51,6 +54,7 @@ class OwnPaths:
         self._snapshot = snapshot
         self._admin = admin
         self._ui = ui
+        self._connect = connect
         self._needs_record = needs_record
         self._errors = ErrorPages()
 
@@ -72,6 +76,9 @@ class OwnPaths:
         if f"{target.path}/".startswith("/admin/"):
             self._draining.check()
             return await self._admin.answer(request, facts, target)
+        if self._connect is not None and self._connect.serves(target):
+            self._draining.check()
+            return await self._connect.answer(request, target)
         if self._ui is not None and self._ui.serves(target):
             self._draining.check()
             return await self._ui.answer(request, facts, target)

@@ -17,6 +17,7 @@ from proxy.app.compose.edge import (
     make_access,
     make_admin,
     make_admission,
+    make_connect,
     make_permissions,
     snapshot_of_all,
     websocket_bounds,
@@ -110,6 +111,7 @@ async def create_app(
         snapshot=snapshot_of_all(services.instruments, peers),
         admin=admin,
         ui=web_ui.open(ui_parts, _replays(services)) if web_ui is not None else None,
+        connect=make_connect(services, item_keys),
         needs_record=config.server.ready_needs_record,
     )
     permissions = make_permissions(services, router)

@@ -17,6 +17,7 @@ ToolErrorCode = Literal[
     "approval_required",
     "approval_denied",
     "client_call_required",
+    "login_required",
     "timeout",
     "rate_limited",
     "result_too_large",

@@ -90,11 +90,17 @@ def demo(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes any free one.")
     ] = 8080,
+    speed: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1000, help="How many times as fast as recorded the model answers; 0: no pauses."
+        ),
+    ] = 1.0,
 ) -> None:
     """Serve recorded conversations on the real code path, without a key or a network."""
     from proxy.commands.demo import demo as start
 
-    common.run_async(start(port))
+    common.run_async(start(port, speed=speed))
 
 
 @app.command()

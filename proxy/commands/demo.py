@@ -48,7 +48,8 @@ from proxy.toolbox.demo.recorded import RecordedHttpClient
 from proxy.tools.mcp.definitions import read_listing
 from proxy.tools.mcp.pins import Pin, write_pin_file
 from proxy.tools.programs.monty import is_installed
-from proxy.upstreams.recorded.replay import packaged_fixtures
+from proxy.upstreams.base import Upstream
+from proxy.upstreams.recorded.replay import ReplayUpstream, packaged_fixtures
 from proxy.wires.anthropic.dialect import ANTHROPIC
 from proxy.wires.mcp.dialect import MCP
 from proxy.wires.registry.table import BY_WIRE
@@ -77,6 +78,9 @@ _MCP_VERSION: Final = "2025-11-25"
 
 PROGRAM: Final = "How warm is it in Berlin, in Celsius and Fahrenheit?"
 """The question of a client that lets the model write programs."""
+_PROGRAM_TOOLS: Final = [{"type": "code_execution_20260120", "name": "code_execution"}]
+_EVENT_MS: Final = 45.0
+"""The wait before each event of a hand-written answer, about as long as in those that were recorded."""
 _MAX_SHOWN = 160
 _SHOWN_ID = 8
 """Characters of a run's id after its ``run_``, with which the demo shows and finds it."""
@@ -87,8 +91,11 @@ _LOCK = "lock"
 _PINS = "pins.json"
 
 
-async def demo(port: int) -> None:
-    """Serve the demo on loopback until it is stopped; its record stays until the next demo starts."""
+async def demo(port: int, *, speed: float) -> None:
+    """Serve the demo on loopback until it is stopped; its record stays until the next demo starts.
+
+    ``speed`` is how many times as fast as recorded the model answers; 0 leaves the pauses out.
+    """
     sockets = bind("127.0.0.1", port)
     try:
         fixtures = packaged_fixtures()
@@ -98,7 +105,9 @@ async def demo(port: int) -> None:
             start_logging(config, serves=True)
             address = address_of(sockets)
             async with mcp_host(config) as mcp_socket:
-                app = await create_app(config, overrides=_overrides(config, fixtures, folder, mcp_socket))
+                app = await create_app(
+                    config, overrides=_overrides(config, fixtures, folder, mcp_socket, speed)
+                )
                 await run_server(
                     app,
                     sockets,
@@ -215,20 +224,40 @@ def _changed(section: BaseModel) -> dict[str, Any]:
     return section.model_dump(exclude_unset=True, by_alias=True)
 
 
-def _overrides(config: Config, fixtures: Path, folder: Path, mcp_socket: Path | None) -> Overrides:
+def _overrides(
+    config: Config, fixtures: Path, folder: Path, mcp_socket: Path | None, speed: float
+) -> Overrides:
     recorded = RecordedHttpClient(fixtures / "http")
     events = _printing(folder)
+
+    def at_pace(upstream: Upstream) -> Upstream:
+        pace = 1 / speed if speed else 0.0
+        return ReplayUpstream([fixtures], upstream.name, pace=pace, untimed_ms=_EVENT_MS)
+
     return Overrides(
         clock=FixedClock(RECORDED_AT),
         http=recorded.client,
         on_run_event=events,
         mcp_socket=mcp_socket,
+        wrap_upstream=at_pace,
         demo={
             "model": MODEL,
             "question": QUESTIONS[0][0],
-            "questions": [*(question for question, _ in QUESTIONS), NOTE[0]],
+            "questions": _suggested(programs=config.tools.programs != "off"),
         },
     )
+
+
+def _suggested(*, programs: bool) -> list[dict[str, Any]]:
+    """Return the questions for the playground: each with what to expect, and what else its request has."""
+    asked: list[dict[str, Any]] = [{"text": question, "about": about} for question, about in QUESTIONS]
+    asked.append({"text": NOTE[0], "about": "waits for your approval"})
+    if programs:
+        path = f"{ANTHROPIC.prefix}{ANTHROPIC.path}".lstrip("/")
+        further = {"tools": _PROGRAM_TOOLS}
+        about = "writes a program that calls two tools"
+        asked.append({"text": PROGRAM, "about": about, "path": path, "further": further})
+    return asked
 
 
 def _ui_line(app: App, address: str) -> list[str]:
@@ -352,9 +381,8 @@ def program_lines(address: str, *, runs: bool) -> list[str]:
     """
     if not runs:
         return [f"To see a program that calls tools here, too: {how_to_install('programs')}"]
-    tools = [{"type": "code_execution_20260120", "name": "code_execution"}]
     messages = [{"role": "user", "content": PROGRAM}]
-    body = json.dumps({"model": MODEL, "max_tokens": 500, "messages": messages, "tools": tools})
+    body = json.dumps({"model": MODEL, "max_tokens": 500, "messages": messages, "tools": _PROGRAM_TOOLS})
     url = f"{address}{ANTHROPIC.prefix}{ANTHROPIC.path}"
     return [
         "With Anthropic's code execution the model writes a program that calls two tools at once:",

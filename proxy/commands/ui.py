@@ -66,4 +66,9 @@ def ui_lines(app: App, config: Config, address: str) -> list[str]:
     if sys.stdout.isatty() and is_loopback(config.server.host):
         code = app.sessions.code(START_LINK_S)
         return [f"web UI: {link(address, code)} (signs in once, within {START_LINK_S / 60:g} minutes)"]
+    login = config.ui.login.url
+    if login:
+        return [
+            f"web UI: {login}/ui/ (sign in: your OpenID provider, toolrelay ui, or an administrator's key)"
+        ]
     return [f"web UI: {address}/ui/ (sign in: toolrelay ui, or an administrator's key)"]

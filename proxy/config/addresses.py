@@ -53,6 +53,21 @@ def check_collector_url(value: str) -> str:
     return check_service_url(value) if value else value
 
 
+def check_public_url(value: str) -> str:
+    """Check the address of this proxy for browsers, and return it without a ``/`` at the end.
+
+    It has no path of its own: cookies would be for all paths. It must use TLS, except on this machine.
+    """
+    if not value:
+        return value
+    parts = urlsplit(check_service_url(value))
+    if parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise setting_fault("must have no path; write one like https://ai.example.com")
+    if parts.scheme.lower() != "https" and parts.hostname not in ("127.0.0.1", "::1", "localhost"):
+        raise setting_fault("must start with https://")
+    return value.rstrip("/")
+
+
 def check_token_url(value: str) -> str:
     """Check a token endpoint. It must use TLS, because it gets refresh tokens and client secrets."""
     if not value:

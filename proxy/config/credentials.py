@@ -1,6 +1,6 @@
 """The settings of connections: how tools and MCP servers get their credentials."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
@@ -15,8 +15,15 @@ from proxy.net.public_addresses import may_carry_secrets
 from proxy.tools.oauth.parameters import PROTOCOL_PARAMETERS, read_scopes
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_OF_GRANTS = ("issuer", "client_metadata_url", "scopes", "redirect_uri", "authorization_parameters")
-_OF_LOGINS = ("client_metadata_url", "redirect_uri", "authorization_parameters")
+_OF_GRANTS = (
+    "per_user",
+    "issuer",
+    "client_metadata_url",
+    "scopes",
+    "redirect_uri",
+    "authorization_parameters",
+)
+_OF_LOGINS = ("per_user", "client_metadata_url", "redirect_uri", "authorization_parameters")
 
 
 def _check_issuer(value: str) -> str:
@@ -81,6 +88,11 @@ class CredentialConfig(Section):
         default="",
         description="How toolrelay gets OAuth tokens: authorization_code (log in once with `toolrelay "
         "credentials login NAME`) or client_credentials. Empty: from token or refresh_token.",
+    )
+    per_user: bool = Field(
+        default=False,
+        description="Each end user logs in with an account of their own, at a link that a call without a "
+        "login gives; needs server.public_url. Only [openapi.NAME] can use such a connection.",
     )
     issuer: Annotated[str, AfterValidator(_check_issuer)] = Field(
         default="",
@@ -182,11 +194,17 @@ def server_of(name: str, mcp: McpConfig) -> str:
 
 
 def find_credential_conflicts(
-    credentials: Mapping[str, CredentialConfig], mcp: McpConfig, *, seals: bool
+    credentials: Mapping[str, CredentialConfig],
+    mcp: McpConfig,
+    *,
+    seals: bool,
+    public_url: str = "",
+    used_by_apis: Collection[str] = (),
 ) -> Iterator[ConfigError]:
     """Yield the faults of connections whose settings are valid alone but not together.
 
-    ``seals`` says whether the record keeps secrets encrypted for all processes.
+    ``seals`` says whether the record keeps secrets encrypted for all processes. ``public_url`` is the address
+    of the proxy for people, and ``used_by_apis`` are the connections of APIs.
     """
     users: dict[str, str] = {}
     for name, server in mcp.servers.items():
@@ -213,6 +231,8 @@ def find_credential_conflicts(
     for name, config in credentials.items():
         if config.grant != "authorization_code":
             continue
+        if config.per_user:
+            yield from _of_users(name, public_url=public_url, used=name in used_by_apis)
         if not config.issuer and name not in users:
             yield ConfigError(
                 f"credentials.{name}.issuer",
@@ -226,3 +246,20 @@ def find_credential_conflicts(
                 "Name a SQLite file in store.url and do not set store.seal = false; for PostgreSQL write "
                 'seal_key = "env:TOOLRELAY_SEAL_KEY", with a key that `openssl rand -hex 32` makes',
             )
+
+
+def _of_users(name: str, *, public_url: str, used: bool) -> Iterator[ConfigError]:
+    """Yield the faults of a connection to which each user logs in; ``used`` says that an API has it."""
+    if not public_url:
+        yield ConfigError(
+            "server.public_url",
+            f"is missing, and credentials.{name} sends users there to log in",
+            'Write the address of this proxy: public_url = "https://ai.example.com"',
+        )
+    if not used:
+        yield ConfigError(
+            f"credentials.{name}.per_user",
+            "works only with a connection of [openapi.NAME]; MCP servers and built-in tools have one account "
+            "for all",
+            "Remove per_user, or name the connection there",
+        )

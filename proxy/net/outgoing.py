@@ -123,8 +123,10 @@ def _covers(entry: str, name: str, port: int) -> bool:
     if entry == "*":
         return True
     address = _address(name)
-    if "/" in entry or _address(entry) is not None:
+    if "/" in entry:
         return address is not None and address in _network(entry)
+    if (own := _address(entry)) is not None:
+        return address == own
     match = _ENTRY.fullmatch(entry)
     if match is None or (match[2] is not None and int(match[2]) != port):
         return False
@@ -135,10 +137,12 @@ def _covers(entry: str, name: str, port: int) -> bool:
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return an address; one of IPv4 that is written as IPv6 is that of IPv4, as in Go."""
     try:
-        return ipaddress.ip_address(text)
+        address = ipaddress.ip_address(text)
     except ValueError:
         return None
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def _network(text: str) -> Sequence[Any] | ipaddress.IPv4Network | ipaddress.IPv6Network:

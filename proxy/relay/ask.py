@@ -15,6 +15,7 @@ from proxy.relay.offering.wanted import Wanted
 from proxy.relay.routing.router import Route, Router
 from proxy.tools.access.catalog import Selection
 from proxy.tools.access.policy import Policy
+from proxy.tools.contract.provider import Person
 from proxy.wires.client_port import Trace
 from proxy.wires.wire import Wire
 
@@ -43,7 +44,7 @@ class Identity(Struct, frozen=True):
     """The caller, and the ids of the request and of its run.
 
     ``caller`` is the caller's name in the record, and ``key`` the client key of the request. ``is_person``
-    says that the caller is one person, whatever the body says.
+    says that the caller is one person, whatever the body says; ``shown`` is the name that people know.
     """
 
     run_id: str
@@ -51,6 +52,12 @@ class Identity(Struct, frozen=True):
     caller: str
     key: str
     is_person: bool
+    shown: str = ""
+
+    @property
+    def person(self) -> Person | None:
+        """The caller, if it is one person."""
+        return Person(self.caller, self.shown) if self.is_person else None
 
 
 class RequestHead(Struct, frozen=True):

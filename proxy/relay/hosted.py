@@ -24,7 +24,7 @@ from proxy.wires.wire import Wire
 
 _UNDECLARED: Final = (
     "tools: a program waits for the results in this request, but its tool is not declared. Declare "
-    "code_execution as in the request before."
+    "it as in the request before."
 )
 _NO_PROGRAM: Final = (
     "messages: no program of yours waits for these results. It is too old, or the messages before them are "
@@ -67,10 +67,11 @@ def check_programs(
 
 def pause_of(programs: ProgramResults, request: ClientRequest) -> ClientPause | None:
     """Return how a program that goes on waits for the client of this request again."""
-    if not any(tool.programs is not None for tool, _ in request.chosen.hosted):
+    form = next((tool.form for tool, _ in request.chosen.hosted if tool.programs is not None), None)
+    if form is None:
         return None
     # An earlier answer has shown the program already.
-    return ClientPause(lambda call: "", lambda: request.container, programs.results)
+    return ClientPause(lambda call: "", lambda: request.container, form.call_id, programs.results)
 
 
 def brings(programs: ProgramResults, request: ClientRequest, turn: AgentTurn) -> bool:

@@ -1,6 +1,6 @@
 """The protocol of a store. Other packages use it without knowing which database is behind it."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, Protocol
 
 from msgspec import Struct
@@ -27,6 +27,7 @@ from proxy.records.rows import (
     ToolInvocationRecord,
     TurnRecord,
 )
+from proxy.records.words import Words
 
 MAX_CALLED: Final = 10_000
 """The most tool calls that :meth:`Store.called_tools` returns for one list of runs."""
@@ -47,6 +48,9 @@ class RunFilter(Struct, frozen=True):
     either a key, which includes all its end users, or one end user (``KEY/PERSON``). ``id_prefix`` is what
     the run id begins with. If ``agents`` is false, runs of agents are left out. With ``parent``, a run id,
     only runs of agents that this run called are listed.
+
+    ``words`` are texts of which each run should have one of each member. Runs of which an index knows that
+    they have not are left out; the others may have them, and the caller compares.
     """
 
     limit: int = 50
@@ -61,6 +65,7 @@ class RunFilter(Struct, frozen=True):
     id_prefix: str | None = None
     agents: bool = True
     parent: str | None = None
+    words: Words = ()
 
 
 class RequestFilter(Struct, frozen=True):
@@ -315,11 +320,15 @@ class Store(
         """Return the tool calls of some runs in order, at most :data:`MAX_CALLED` in total; runs without
         calls are left out."""
 
-    async def read_messages(
+    def read_messages(
         self, run_ids: Sequence[str], roles: Sequence[str], most_bytes: int
-    ) -> Mapping[str, Sequence[MessageRecord]]:
-        """Return the kept messages of some runs in order, of these roles only and without those that take
-        more than ``most_bytes``; runs without any are left out. Raises StoreError."""
+    ) -> AsyncIterator[Mapping[str, Sequence[MessageRecord]]]:
+        """Yield the kept messages of some runs in order, of these roles only and without those that take
+        more than ``most_bytes``; runs without any are left out.
+
+        Each part has whole runs, of 8 MiB together at most; of a larger run the rest is left out. Raises
+        StoreError.
+        """
 
     async def usage(self, wanted: UsageFilter) -> Sequence[UsageRow]:
         """Return the usage, one row for each group, sorted by group."""

@@ -208,8 +208,9 @@ def _read_list(text: str) -> tuple[Any, ...]:
     return tuple(read_json(text))
 
 
-def runs_query(wanted: RunFilter) -> tuple[str, Row]:
-    """Build the statement for :meth:`~proxy.store.base.Store.list_runs` and its parameters.
+def runs_query(wanted: RunFilter, also: str = "", fits: Row = ()) -> tuple[str, Row]:
+    """Build the statement for :meth:`~proxy.store.base.Store.list_runs` and its parameters. ``also`` is a
+    further condition, with the parameters ``fits``.
 
     Each filter has an index that yields its runs in order, so a page costs the same for any number of runs.
     """
@@ -247,6 +248,9 @@ def runs_query(wanted: RunFilter) -> tuple[str, Row]:
         # If there is no run with that id, the comparison is with no row, and the list is empty.
         clauses.append(f"({time_column}, {id_}) < (SELECT b.started_at, b.id FROM runs b WHERE b.id = ?)")
         values.append(clean_text(wanted.before))
+    if also:
+        clauses.append(also)
+        values += fits
     where = f"WHERE {' AND '.join(clauses)} " if clauses else ""
     values.append(max(0, min(wanted.limit, MAX_LISTED)))
     columns = ", ".join(f"runs.{column}" for column in RUNS.columns)

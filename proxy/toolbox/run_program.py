@@ -7,7 +7,10 @@ from pydantic import Field
 
 from proxy.tools.contract.declaration import tool
 from proxy.tools.contract.provider import CallContext
+from proxy.tools.contract.results.images import Image
+from proxy.tools.contract.results.results import RichResult
 from proxy.tools.contract.spec import Redaction
+from proxy.tools.programs.engine import ValueWithImages
 from proxy.tools.programs.monty import check_installed
 from proxy.tools.programs.programs import Programs
 
@@ -47,6 +50,9 @@ def run_program_tool(programs: Programs, timeout_s: float) -> Callable[..., Any]
         call: CallContext,
     ) -> Any:
         """Return the program's value, or ``{"printed", "value"}`` if it printed something."""
-        return await programs.run(code, call)
+        value = await programs.run(code, call)
+        if not isinstance(value, ValueWithImages):
+            return value
+        return RichResult(value.text, images=[Image(url=url) for url in value.images])
 
     return run_program

@@ -43,7 +43,7 @@ class Wire(UpstreamPort):
         """Return the writer of what the client sees of a run."""
 
     def plain_turn(self, request: ClientRequest, *, usage_was_added: bool) -> PlainTurn | None:
-        """Return what can read the first turn of a stream as long as it is plain text.
+        """Return what can read the first turn, a stream or a reply, as long as it is plain text.
 
         Return ``None`` if only a turn reader can, or if the client's :meth:`writer` would change or hold back
         anything of such a turn. ``usage_was_added`` is as in :class:`~proxy.wires.client_port.ClientView`.

@@ -120,6 +120,7 @@ NO_CACHE: dict[str, str] = {
     "proxy.tools.mcp.process.HostProcess": "servers of the configuration",
     "proxy.tools.mcp.authorization.ServerAuthorizer": "the configured servers",
     "proxy.tools.mcp.host.authorization.Authorizations": "workers, and what they are asked now",
+    "proxy.tools.access.credentials.CredentialBroker": "logins of end users, a thousand at most",
     "proxy.tools.mcp.pinned.PinnedProvider": "tools that an operator has allowed",
     "proxy.tools.mcp.provider.McpProvider": "tools that an operator has allowed",
     "proxy.tools.openapi.document.Loader": "forms of YAML's values, four in all",

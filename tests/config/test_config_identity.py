@@ -1,4 +1,4 @@
-"""The settings of tokens of an OpenID provider."""
+"""The settings of tokens of an OpenID provider, and of logins there."""
 
 from pathlib import Path
 
@@ -8,6 +8,9 @@ from proxy.base.errors import ConfigError
 from proxy.config.load import Config, load_config
 
 KEY = {"OPENAI_API_KEY": "sk-test-openai"}
+LOGIN = (
+    '[auth.jwt]\nissuer = "https://id.test"\n[ui.login]\nclient_id = "ui"\nurl = "https://proxy.test:8443/"\n'
+)
 WHOLE = '[auth]\nmode = "jwt"\n[auth.jwt]\nissuer = "https://id.test"\naudience = ["a"]\n'
 
 
@@ -44,6 +47,18 @@ def test_roles_keep_their_order(tmp_path: Path) -> None:
         (WHOLE + '[auth.jwt.roles."*"]\n[auth.jwt.roles.a]', "auth.jwt.roles", "write it last"),
         (WHOLE + "[auth.jwt.roles.a]\nmint = true", "auth.jwt.roles.a", "only client keys"),
         (WHOLE + '[auth.jwt.roles.a]\nmodles = ["m"]', "auth.jwt.roles.a.modles", "models"),
+        (LOGIN.replace("[auth.jwt]", "[auth.jwt.roles.a]"), "auth.jwt.roles.a.issuer", "issuer"),
+        (LOGIN.replace("issuer", "#"), "auth.jwt.issuer", "is missing"),
+        (LOGIN.replace("https://id", "http://id"), "auth.jwt.issuer", "not encrypted"),
+        (LOGIN.replace("client_id", "#"), "ui.login.client_id", "is missing"),
+        (LOGIN.replace("url", "#"), "ui.login.url", "is missing"),
+        (LOGIN.replace("https://proxy", "http://proxy"), "ui.login.url", "only for localhost"),
+        (LOGIN.replace("8443/", "8443/ui"), "ui.login.url", "https://HOST"),
+        (LOGIN.replace("https://proxy", "https://a:b@proxy"), "ui.login.url", "password"),
+        (LOGIN + 'scopes = ["profile"]', "ui.login.scopes", "openid"),
+        (LOGIN + 'scopes = ["openid", "a b"]', "ui.login.scopes", "no scope"),
+        (LOGIN + 'client_secret = "plain"', "ui.login.client_secret", "env:"),
+        (LOGIN + 'client_secret = "env:NOT_SET"', "ui.login.client_secret", "NOT_SET is not set"),
     ],
 )
 def test_faults(text: str, setting: str, words: str, tmp_path: Path) -> None:
@@ -59,3 +74,17 @@ def test_an_address_inside_may_have_no_tls(tmp_path: Path) -> None:
     inside = WHOLE + 'networks = ["10.0.0.0/8"]\njwks_url = "http://10.1.2.3:8080/keys"'
     assert load(tmp_path, inside).auth.jwt.jwks_url == "http://10.1.2.3:8080/keys"
     assert load(tmp_path, inside.replace("10.1.2.3", "localhost")).auth.jwt.networks
+
+
+def test_people_log_in_whatever_clients_send(tmp_path: Path) -> None:
+    """A login needs no mode of its own and no audience; its secret is resolved, and masked in logs."""
+    (tmp_path / "secret").write_text("secret-of-the-client\n")
+    config = load(tmp_path, f'{LOGIN}client_secret = "file:{tmp_path}/secret"\nscopes = ["openid", "groups"]')
+    login = config.ui.login
+    assert (login.url, login.scopes) == ("https://proxy.test:8443", ("openid", "groups"))
+    assert login.client_secret is not None
+    assert login.client_secret.reveal() == "secret-of-the-client"
+    assert "secret-of-the-client" in config.secrets()
+    for host in ("localhost", "127.0.0.1", "[::1]"):
+        local = load(tmp_path, LOGIN.replace("https://proxy.test", f"http://{host}"))
+        assert local.ui.login.url == f"http://{host}:8443"

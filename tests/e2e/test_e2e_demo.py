@@ -49,7 +49,7 @@ def env(tmp_path: Path) -> dict[str, str]:
 def test_the_demo_as_a_newcomer_meets_it(folder: Path, env: dict[str, str]) -> None:
     """The printed commands and program work as pasted, their runs are shown, and the record stays."""
     require("curl", shutil.which("curl") is not None, "curl is not installed")
-    with serving([str(TOOLRELAY), "demo", "--port", "0"], folder, env) as demo:
+    with serving([str(TOOLRELAY), "demo", "--port", "0", "--speed", "0"], folder, env) as demo:
         demo.read_until("Runs appear here")
         printed = demo.printed
         assert printed[0].startswith("web UI: http://127.0.0.1:")
@@ -99,7 +99,7 @@ def test_the_demo_as_a_newcomer_meets_it(folder: Path, env: dict[str, str]) -> N
 def test_the_demo_asks_a_person(decision: str, folder: Path, env: dict[str, str]) -> None:
     """With the three printed lines, the note is written after an approval, and never without one."""
     require("curl", shutil.which("curl") is not None, "curl is not installed")
-    with serving([str(TOOLRELAY), "demo", "--port", "0"], folder, env) as demo:
+    with serving([str(TOOLRELAY), "demo", "--port", "0", "--speed", "0"], folder, env) as demo:
         demo.read_until("Runs appear here")
         start = next(at for at, line in enumerate(demo.printed) if line.startswith("answer=$(curl "))
         (notes,) = [part for part in demo.printed[start - 2].split() if "/notes.txt" in part]

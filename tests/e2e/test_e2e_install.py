@@ -109,7 +109,7 @@ def test_the_installed_command(installed: Path, tmp_path: Path) -> None:
     assert Path(where).is_relative_to(installed.parent)
     assert proxy.__version__ in run([toolrelay, "--version"], empty, env)
     assert proxy.__version__ in run([python, "-m", "proxy", "--version"], empty, env)
-    with serving([toolrelay, "demo", "--port", "0"], empty, env) as demo:
+    with serving([toolrelay, "demo", "--port", "0", "--speed", "0"], empty, env) as demo:
         demo.read_until("Runs appear here")
         first, last = (
             demo.printed.index(line) for line in ("from openai import OpenAI", "Other questions to ask:")

@@ -14,6 +14,9 @@ from ui_conversation import conversation, text
 from ui_fake import FakeUi
 from ui_tab import at
 
+from proxy.ui.runs.members import members_of
+from proxy.wires.registry.wires import built_in_wires
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 LOAD = """(async () => {
@@ -57,11 +60,14 @@ async def test_requests_of_two_dialects_are_compared_by_meaning(tab: Tab, fake: 
     await at(tab, fake, "/runs")
     left = {"model": "m", "input": "Hi", "instructions": "Be brief.", "store": False, "temperature": 0.5}
     right = {"temperature": 0.50, "model": "m", "messages": [{"role": "user", "content": "Hi"}], "tools": []}
-    script = f"{LOAD % 'meaning'}.then((made) => made.members({json.dumps(left)}, {json.dumps(right)}).map((row) => [row[0], row[3]]))"
+    wires = built_in_wires()
+    table = members_of(wires["responses"].codec.fields, wires["chat"].codec.fields)
+    given = ", ".join(map(json.dumps, (left, right, table)))
+    script = f"{LOAD % 'meaning'}.then((made) => made.members({given}).map((row) => [row[0], row[3]]))"
     assert await tab.run(script) == [
-        ["instructions", "omitted"],
         ["store", "omitted"],
         ["input → messages", "changed"],
+        ["instructions → messages", "changed"],
         ["tools", "added"],
         ["model", "same"],
         ["temperature", "same"],

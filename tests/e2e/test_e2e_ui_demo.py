@@ -11,7 +11,7 @@ from ui_browser import opened
 from ui_pictures import demo
 from waiting import until
 
-from proxy.commands.demo import NOTE
+from proxy.commands.demo import NOTE, PROGRAM, QUESTIONS
 from proxy.upstreams.recorded.fixtures import load_turns
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -97,6 +97,37 @@ async def test_every_run_of_the_demo_has_its_bytes(tmp_path: Path) -> None:
     assert (first.status, second.status) == (200, 200)
     assert b"get_current_time" in (first.sse or b"")
     assert (tmp_path / saved.stem / "client" / "request.json").exists()
+
+
+async def test_the_playground_offers_every_recorded_question() -> None:
+    """Each question is one click away, that for a program with its dialect and declaration; tools are chosen
+    from a list."""
+    require("chromium", chromium() is not None, "no Chromium is installed")
+    async with demo() as link, opened(link) as tab:
+        await tab.has("The first tool call is one click away")
+        await tab.goto(f"{link.partition('/#')[0]}/play")
+        await tab.until("document.querySelector('.suggest .btn')")
+        offered = await tab.run(
+            "[...document.querySelectorAll('.suggest .btn span')].map((e) => e.innerText)"
+        )
+        assert offered == [*(question for question, _ in QUESTIONS), NOTE[0], PROGRAM]
+        await tab.click(PROGRAM)
+        await tab.until("document.querySelector('.turn .after a')")
+        said = await tab.run("document.querySelector('article.turn').innerText")
+        assert "run_program" in said or "7.4" in said, said
+        assert await tab.run("document.querySelector('.options select').value") == "messages"
+        await tab.click("New conversation")
+        pick = "document.querySelectorAll('.options select')[1]"
+        await tab.run(f"({pick}.value = 'chosen', {pick}.dispatchEvent(new Event('change')))")
+        await tab.until("document.querySelector('.pick-list label')")
+        await tab.run("document.querySelector('.pick input[type=search]').focus()")
+        await tab.type("weather")
+        await tab.until("document.querySelectorAll('.pick-list label').length === 1")
+        await tab.run("document.querySelector('.pick-list input').click()")
+        await tab.has("1 of ")
+        await tab.click("The request as curl, Python, Node")
+        await tab.has("x-toolrelay-tools: core__get_weather")
+        assert tab.problems == []
 
 
 @pytest.mark.parametrize("dialect", ["chat", "responses", "messages", "ollama"])

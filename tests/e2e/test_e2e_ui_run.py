@@ -17,7 +17,7 @@ async def test_a_run_reads_as_a_conversation(tab: Tab, fake: FakeUi) -> None:
     shown = await tab.run("[...document.querySelectorAll('.thread > article')].map((e) => e.innerText)")
     assert [one.split("\n")[0] for one in shown] == ["User", "claude-sonnet-5", "claude-sonnet-5"]
     assert "What is the weather in Berlin?" in shown[0]
-    assert "turn 1 · 412 ms · 698 tokens · 0.0011" in shown[1]
+    assert "turn 1 · 412 ms · 698 tokens · $0.0011" in shown[1]
     fields = "[...document.querySelectorAll('.call .fields > dt')].map((e) => e.innerText)"
     assert (await tab.run(fields))[:5] == ["city", "unit", "temperature c", "conditions", "wind kmh"]
     folded = (

@@ -42,9 +42,9 @@ async def test_what_did_this_user_ask_yesterday(tab: Tab, fake: FakeUi) -> None:
     await tab.press("/")
     await tab.type("shoes")
     await clicks.sees("How do I return shoes?", "Within 30 days.", "ada · ")
-    assert await tab.run(
-        "document.querySelector('.item time').innerText.includes(',')"
-    )  # Another day has its date.
+    form = "new Intl.DateTimeFormat(undefined, {month: 'short', day: 'numeric'})"
+    day = f"{form}.format({run['started_at'] * 1000})"
+    assert await tab.run(f"document.querySelector('.item .status').innerText.includes({day})")
     assert clicks.count == 0
 
 
@@ -54,7 +54,9 @@ async def test_why_did_this_answer_cost_so_much(tab: Tab, fake: FakeUi) -> None:
     clicks = Clicks(tab)
     await clicks.on(fake.runs[1]["model"])
     await clicks.sees(
-        "turn 1 · 412 ms · 698 tokens · 0.0011", "turn 2 · 610 ms · 698 tokens · 0.0011", "610 in, 88 out"[:3]
+        "turn 1 · 412 ms · 698 tokens · $0.0011",
+        "turn 2 · 610 ms · 698 tokens · $0.0011",
+        "610 in, 88 out"[:3],
     )
     assert clicks.count == 1
 

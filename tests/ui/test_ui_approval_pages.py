@@ -25,6 +25,19 @@ FAST_S = 0.02
 IDS = [f"appr_{number:032x}" for number in range(4)]
 
 
+SHOP = '''
+from proxy.tools import Redaction, tool
+
+
+@tool(
+    redaction=Redaction(private_arguments=("iban",)),
+    describe="refund of {amount:.2f} for {order} to {iban}",
+)
+def refund(order: str, amount: float, iban: str) -> None:
+    """Refund an order."""
+'''
+
+
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the interval at which the feed polls the store."""
@@ -269,6 +282,32 @@ async def test_a_list_has_long_arguments_cut_and_an_approval_has_all(tmp_path: P
         assert (one["arguments"], one["arguments_cut"]) == (arguments, False)
         answer = await browser.send("POST", f"approvals/{IDS[2]}", {"approve": True})
         assert answer.json["arguments"] == arguments
+
+
+async def test_an_approval_has_the_words_of_its_tool(tmp_path: Path) -> None:
+    """The page and the admin API say what the call does, as far as the tool is as the call was planned."""
+    (tmp_path / "shop.py").write_text(SHOP, "utf-8")
+    keys = {"boss": declared(ADMIN, admin=True), "webui": declared(CLIENT)}
+    tools, policy = {"modules": [str(tmp_path / "shop.py")]}, {"allow": ["shop__refund"]}
+    store = {"url": f"sqlite:///{tmp_path / 'r.db'}"}
+    async with ui_proxy(keys=keys, store=store, tools=tools, policy=policy) as (browser, _):
+        spec = browser.proxy.services.registry.current.get("shop__refund")
+        assert spec is not None
+        log: Any = browser.proxy.services.store
+        shown = {"order": "A-17", "amount": 42.5, "iban": "[private]"}
+        made = {"tool": "shop__refund", "arguments_shown": shown, "expires_at": time.time() + 3600}
+        await log.put_approvals(
+            [
+                approval(IDS[0], spec_digest=spec.digest, created_at=time.time(), **made),
+                approval(IDS[1], spec_digest="0" * 64, seq=1, created_at=time.time(), **made),
+            ]
+        )
+        await browser.sign_in()
+        for path in ("approvals", f"approvals/{IDS[0]}"):
+            answer = (await browser.get(path)).json
+            (row,) = [one for one in answer.get("data", [answer]) if one["id"] == IDS[0]]
+            assert row["description"] == "refund of 42.50 for A-17 to [private]"
+        assert (await browser.get(f"approvals/{IDS[1]}")).json["description"] is None
 
 
 async def test_a_link_decides_as_the_operator(tmp_path: Path) -> None:

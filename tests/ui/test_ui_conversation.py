@@ -1,10 +1,14 @@
 """The conversation of a run: one form for all dialects, with what is missing and why a run failed."""
 
 import json
+import re
 from typing import Any
 
+import orjson
 import pytest
 from client_keys import bearer, declared
+from hypothesis import given
+from hypothesis import strategies as st
 from raw_upstream import RawUpstream, whole
 from running_proxy import make_config, running
 from store_records import run
@@ -15,6 +19,7 @@ from proxy.records.rows import MessageRecord
 from proxy.store.base import RunDetail
 from proxy.ui.error_help import help_with
 from proxy.ui.runs.conversation import conversation_of
+from proxy.ui.runs.texts import texts_of
 from proxy.wires.registry.wires import built_in_wires
 
 KEYS = {"boss": declared(ADMIN, admin=True), "webui": declared(CLIENT)}
@@ -197,3 +202,46 @@ def test_each_error_has_a_page() -> None:
     assert {known[code]["page"] for code in ("timeout", "http_429", "never_heard")} == {"/docs/errors"}
     assert "timeout_s" in known["timeout"]["remedy"]
     assert list(known) == ["model_not_found", "timeout", "http_429", "never_heard"]
+
+
+_WORDS = """messages input role user assistant content type text tool_calls function custom name arguments id
+call_id tool_use tool_result input_text image_url url source data media_type thinking images summary
+annotations function_call function_call_output output tools system instructions citations
+url_citation title"""
+_NAMES = st.sampled_from(re.split(r"\s", _WORDS)) | st.text(max_size=4)
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_NAMES, inner, max_size=4),
+    max_leaves=12,
+)
+_ODD = _JSON.map(json.dumps) | st.text(max_size=20)
+_ROWS = st.builds(
+    MessageRecord,
+    st.just("r"),
+    st.integers(0, 2),
+    st.integers(0, 3),
+    st.sampled_from(["request", "assistant", "tool", "function", "program", "output", "error", "other"]),
+    content=st.none() | st.text(max_size=20),
+    content_json=st.none() | _ODD,
+    tool_calls=st.none() | _ODD,
+    function_call=st.none() | _ODD,
+    tool_call_id=st.none() | st.text(max_size=4),
+)
+
+
+@pytest.mark.parametrize("wire", ["chat", "responses", "anthropic", "ollama"])
+@given(rows=st.lists(_ROWS, max_size=4))
+def test_no_recorded_shape_fails(wire: str, rows: list[MessageRecord]) -> None:
+    """Whatever stands in the record, the conversation and its line in the list are JSON."""
+    codec = built_in_wires()[wire].codec
+    shown = conversation_of(RunDetail(run("r"), [], rows, []), codec)
+    assert orjson.loads(orjson.dumps(shown))["object"] == "ui.conversation"
+    assert set(texts_of(rows, codec)) == {"question", "answer"}
+
+
+@pytest.mark.parametrize("calls", ["7", '"text"', '{"id":"c"}', '[{"function":"look"}]', '[[{"id":1}]]', "{"])
+def test_what_is_no_call_is_shown_as_it_is(calls: str) -> None:
+    """A recorded value in the place of calls that has not their form does not hide the text of its turn."""
+    rows = [MessageRecord("r", 1, 0, "assistant", "Hello.", tool_calls=calls)]
+    shown = conversation_of(RunDetail(run("r"), [], rows, []), None)
+    assert [part["kind"] for part in shown["messages"][0]["parts"]] == ["text", "native"]

@@ -107,6 +107,8 @@ async def test_messages_that_are_too_long_are_not_read_for_a_list() -> None:
                 MessageRecord("run_a", 1, 2, "tool", "other role"),
             ]
         )
-        kept = await store.read_messages(["run_a", "run_none"], ["assistant"], 2000)
-        assert {one: [row.content for row in rows] for one, rows in kept.items()} == {"run_a": ["short"]}
-        assert await store.read_messages([], ["assistant"], 2000) == {}
+        read = [part async for part in store.read_messages(["run_a", "run_none"], ["assistant"], 2000)]
+        assert [{one: [row.content for row in rows] for one, rows in part.items()} for part in read] == [
+            {"run_a": ["short"]}
+        ]
+        assert [part async for part in store.read_messages([], ["assistant"], 2000)] == []

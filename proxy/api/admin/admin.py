@@ -21,6 +21,7 @@ from proxy.api.reference.admin_openapi import admin_openapi
 from proxy.api.reference.admin_paths import query_of
 from proxy.base.errors import ConfigError, RequestError, StoreError
 from proxy.base.hard_timeout import HardTimeout
+from proxy.records.words import Words
 from proxy.relay.approvals.rules import Decider
 from proxy.server.auth.authenticate import Authenticator
 from proxy.server.auth.key_names import recorded_caller
@@ -30,6 +31,7 @@ from proxy.store.base import RunDetail, RunFilter, Store
 from proxy.telemetry.hooks import RequestFacts
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Policy
+from proxy.tools.contract.redaction import described
 from proxy.tools.mcp.overview import ServerOverview
 
 REPORT_S: Final = 10.0
@@ -152,14 +154,16 @@ class Admin:
         # A run may be many megabytes: encoding it in a thread keeps the streams of other clients moving.
         return await asyncio.to_thread(json_answer, detail_to_json(detail, content=content))
 
-    async def runs(self, query: Mapping[str, str]) -> dict[str, Any]:
+    async def runs(self, query: Mapping[str, str], words: Words = ()) -> dict[str, Any]:
         """Return a page of runs, newest first. ``before`` is the last id of the previous page, and ``id`` is
-        a prefix of the ids to list.
+        a prefix of the ids to list. Runs that are known to lack one of ``words`` are left out.
 
         Raises :class:`~proxy.base.errors.RequestError` (400) and :class:`~proxy.base.errors.StoreError`.
         """
         limit = read_limit(query.get("limit"))
-        wanted = replace(_filter(query), limit=limit + 1, before=_before(query), id_prefix=_id_prefix(query))
+        wanted = replace(
+            _filter(query), limit=limit + 1, before=_before(query), id_prefix=_id_prefix(query), words=words
+        )
         if wanted.caller is not None:
             caller = await recorded_caller(self._store, self._declared, wanted.caller)
             wanted = replace(wanted, caller=caller)
@@ -183,6 +187,16 @@ class Admin:
         catalog = self._registry.current
         rows = [server_to_json(server, catalog, self._policy) for server in await self._servers()]
         return page(rows, more=False)
+
+    def description_of(self, call: Mapping[str, Any]) -> str | None:
+        """Return what a recorded call did, in the words of its tool.
+
+        ``None`` if the tool has none, or has another definition now.
+        """
+        spec = self._registry.current.get(call["tool"])
+        if spec is None or spec.digest != call["spec_digest"]:
+            return None
+        return described(spec, call["arguments_redacted"])
 
     def tools(self) -> dict[str, Any]:
         """Return every loaded tool; ``withheld`` says why models are not offered it, or is ``null`` if they

@@ -22,7 +22,8 @@ from proxy.rights.callers import player_name
 from proxy.server.auth.key_ring import Key
 from proxy.server.messages.body import read_body
 from proxy.server.messages.request import EdgeRequest
-from proxy.tools.contract.redaction import bounded
+from proxy.tools.access.catalog import Registry
+from proxy.tools.contract.redaction import bounded, described
 
 _MAX_BODY: Final = 64 * 1024
 _BODY_S: Final = 10.0
@@ -44,6 +45,7 @@ def approval_to_json(approval: Approval, *, exact: bool = False, in_list: bool =
         "status": str(approval.status),
         "meaning": meaning_of(approval),
         "tool": approval.tool,
+        "description": None,
         "effect": approval.effect,
         "arguments": bounded(approval.arguments_shown) if is_cut else approval.arguments_shown,
         "arguments_cut": is_cut,
@@ -136,6 +138,17 @@ class AdminApprovals(Struct, frozen=True):
     """The actions of administrators and approvers on approvals, for the admin API and for the pages."""
 
     decisions: Decisions
+    tools: Registry
+
+    def shown(self, approval: Approval, *, exact: bool = False, in_list: bool = False) -> dict[str, Any]:
+        """Return an approval as :func:`approval_to_json` does, with what its tool says that the call does.
+
+        A tool whose definition has changed since the call was planned says nothing about it.
+        """
+        spec = self.tools.current.get(approval.tool)
+        known = spec if spec is not None and spec.digest == approval.spec_digest else None
+        description = None if approval.edited else described(known, approval.arguments_shown)
+        return approval_to_json(approval, exact=exact, in_list=in_list) | {"description": description}
 
     async def answer(
         self, request: EdgeRequest, below: str, query: str, decider: Decider, via: DecidedVia
@@ -176,7 +189,7 @@ class AdminApprovals(Struct, frozen=True):
             tools=tuple(decider.tools),
         )
         rows = await self.decisions.list(wanted)
-        return page([approval_to_json(row, in_list=True) for row in rows[:limit]], more=len(rows) > limit)
+        return page([self.shown(row, in_list=True) for row in rows[:limit]], more=len(rows) > limit)
 
     async def get_approval(self, approval_id: str, decider: Decider, *, content: bool) -> dict[str, Any]:
         """Return one approval; ``content`` adds the exact arguments that run, and this is logged.
@@ -187,7 +200,7 @@ class AdminApprovals(Struct, frozen=True):
         if content:
             # Logged before the arguments go out, so that nobody reads them without an entry in the log.
             log_read(approval, decider)
-        return approval_to_json(approval, exact=content)
+        return self.shown(approval, exact=content)
 
     async def _list_grants(self, query: Mapping[str, str], decider: Decider) -> dict[str, Any]:
         """Return a page of the grants for tools that ``decider`` may approve, newest first."""
@@ -223,7 +236,7 @@ class AdminApprovals(Struct, frozen=True):
         """
         verdict = read_verdict(await read_body(request, _MAX_BODY, _BODY_S))
         approval = await self.decisions.decide(approval_id, verdict, decider, via)
-        return approval_to_json(approval)
+        return self.shown(approval)
 
 
 def methods_at(below: str) -> tuple[str, ...]:

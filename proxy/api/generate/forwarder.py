@@ -183,7 +183,7 @@ class Forwarder:
             return section
         # Many people share one key of the provider. The provider answers a repeated idempotency key with its
         # earlier answer, so each person needs a different key.
-        caller, is_person = self._request_reader.principal(context, body)
+        caller, is_person, _ = self._request_reader.principal(context, body)
         people = user_key(body.payload if body is not None else {})
         if not is_person and not people:
             return HeaderSection.of(without(section, "idempotency-key"))

@@ -173,7 +173,9 @@ class Generate:
         request_id, key, principal = context.facts.request_id, context.caller.name, asked.principal
         message = context.request.websocket
         return Ask(
-            Identity(next(self._run_ids), request_id, principal.name, key, principal.is_person),
+            Identity(
+                next(self._run_ids), request_id, principal.name, key, principal.is_person, principal.shown
+            ),
             asked.wire,
             asked.body,
             RequestHead(context.request.head[headers_of_runs], context.target.query),

@@ -251,7 +251,7 @@ class McpHandler:
             repeat = repeat_of(principal.name, "", context.target.path, content, attempt)
         run_id, request_id, key = next(self._run_ids), context.facts.request_id, context.caller.name
         return DirectCall(
-            identity=Identity(run_id, request_id, principal.name, key, principal.is_person),
+            identity=Identity(run_id, request_id, principal.name, key, principal.is_person, principal.shown),
             wire=context.target.endpoint.dialect.wire,
             tool=tool,
             arguments=orjson.dumps(arguments or {}).decode(),

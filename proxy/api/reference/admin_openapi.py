@@ -29,6 +29,14 @@ _COUNT: Final[Schema] = {"type": "integer"}
 _NUMBER: Final[Schema] = {"type": "number"}
 _TEXT_OR_NULL: Final[Schema] = {"type": ["string", "null"]}
 _SENTENCE: Final = {"type": "string", "description": "The status as a sentence."}
+_IN_ITS_WORDS: Final[Schema] = {
+    **_TEXT_OR_NULL,
+    "description": "What the call does, in the words of its tool, if it declares `describe`.",
+}
+_CUT: Final[Schema] = {
+    "type": "boolean",
+    "description": "Whether a list cut very long arguments; the approval itself has all.",
+}
 _NUMBER_OR_NULL: Final[Schema] = {"type": ["number", "null"]}
 _COUNT_OR_NULL: Final[Schema] = {"type": ["integer", "null"]}
 _SECONDS: Final[Schema] = {"type": ["number", "null"], "description": "Seconds; null while it goes on."}
@@ -301,12 +309,10 @@ def _schemas_of_approvals() -> dict[str, Any]:
                 "status": {"enum": sorted(ApprovalStatus)},
                 "meaning": _SENTENCE,
                 "tool": _TEXT,
+                "description": _IN_ITS_WORDS,
                 "effect": _TEXT,
                 "arguments": {"description": "The arguments, with the tool's private fields masked."},
-                "arguments_cut": {
-                    "type": "boolean",
-                    "description": "Whether a list cut very long arguments; the approval itself has all.",
-                },
+                "arguments_cut": _CUT,
                 "why": {"type": "string", "description": "The setting that requires the approval."},
                 "caller": _TEXT,
                 "run_id": _TEXT,

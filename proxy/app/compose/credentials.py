@@ -1,7 +1,7 @@
 """Builds connections from their settings, and the broker of their credentials."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
@@ -17,13 +17,16 @@ from proxy.tools.access.credentials import Connection, CredentialBroker, StaticT
 from proxy.tools.access.egress import EgressPool
 from proxy.tools.access.oauth_http import OAuthPools
 from proxy.tools.oauth.grants import ClientCredentials, LoggedIn, OAuthToken
+from proxy.tools.oauth.port import OAuthHttp
+from proxy.tools.oauth.user_logins import UserConnection, UserLogins
 
 
 class OpenCredentials(Struct, frozen=True):
-    """The credentials of a process, until they are closed."""
+    """The credentials of a process, until they are closed. ``logins`` are those of end users, if any."""
 
     broker: CredentialBroker
     pools: OAuthPools
+    logins: UserLogins | None = None
 
     async def aclose(self) -> None:
         """Close the connections to authorization servers."""
@@ -39,14 +42,32 @@ def open_credentials(
     """
     pools = oauth_pools(config)
     connections = {name: connection_of(config, name) for name in config.credentials}
-    broker = CredentialBroker(
-        connections,
-        egress,
-        lambda connection: pools.http(issuer=_issuer(connection), server_url=connection.server_url),
-        vault=vault,
-        now=now,
+
+    def http(connection: Connection) -> OAuthHttp:
+        return pools.http(issuer=_issuer(connection), server_url=connection.server_url)
+
+    logins = _user_logins(config, connections, http, vault, now)
+    link = logins.link if logins is not None else None
+    broker = CredentialBroker(connections, egress, http, vault=vault, now=now, link=link)
+    return OpenCredentials(broker, pools, logins)
+
+
+def _user_logins(
+    config: Config,
+    connections: Mapping[str, Connection],
+    http: Callable[[Connection], OAuthHttp],
+    vault: TokenVault | None,
+    now: Callable[[], float],
+) -> UserLogins | None:
+    """Return the logins of end users; ``None`` if no connection has them, or nothing can keep them."""
+    owned = {
+        name: UserConnection(connection, config.credentials[name].authorization_parameters)
+        for name, connection in connections.items()
+        if isinstance(connection, LoggedIn) and connection.per_user
+    }
+    return (
+        UserLogins(owned, http, vault, config.server.public_url, now) if owned and vault is not None else None
     )
-    return OpenCredentials(broker, pools)
 
 
 def oauth_pools(config: Config) -> OAuthPools:
@@ -87,6 +108,7 @@ def _login(config: CredentialConfig, secret: str, server_url: str) -> LoggedIn:
         client_secret=secret,
         document_url=config.client_metadata_url,
         scopes=config.scopes,
+        per_user=config.per_user,
     )
 
 

@@ -1,9 +1,10 @@
 """Builds the layers that every request passes before a handler answers it."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from proxy.api.admin.admin import Admin
 from proxy.api.admin.approvals import AdminApprovals
+from proxy.api.connect import ConnectPages
 from proxy.api.pipeline import Pipeline
 from proxy.app.compose.services import Services
 from proxy.config.checks.rules import is_loopback
@@ -93,8 +94,18 @@ def make_admin(services: Services, authenticator: Authenticator) -> Admin:
         tools_enabled=services.config.tools.enabled,
         declared=services.config.keys,
         servers=services.mcp_overview,
-        approvals=AdminApprovals(services.approvals),
+        approvals=AdminApprovals(services.approvals, services.registry),
     )
+
+
+def make_connect(services: Services, keys: Sequence[bytes]) -> ConnectPages | None:
+    """Build the pages at which end users log in, whose links ``keys`` seal; ``None`` if no connection has
+    logins of end users."""
+    logins = services.credentials.logins if services.credentials is not None else None
+    if logins is None:
+        return None
+    logins.open_with(keys)
+    return ConnectPages(logins, secure=services.config.server.public_url.startswith("https://"))
 
 
 def snapshot_of_all(instruments: Instruments, peers: Peers) -> Callable[[], Awaitable[bytes]] | None:

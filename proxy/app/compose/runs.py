@@ -30,8 +30,10 @@ from proxy.relay.starting.agents import AgentRuns
 from proxy.relay.starting.program_steps import StepTools
 from proxy.relay.starting.programs import ProgramRuns
 from proxy.relay.starting.runs import Runs
+from proxy.tools.programs import racer
 from proxy.tools.programs.engine import ProgramLimits
 from proxy.tools.programs.monty import MontyEngine
+from proxy.tools.programs.racer import RacerEngine
 from proxy.wires.wire import Wire
 
 
@@ -117,11 +119,13 @@ def _program_runs(services: Services, parents: Parents) -> ProgramRuns:
     steps = StepTools(
         services.runner, services.approvals, ProgramStates(services.store, services.store.now), tools.parallel
     )
+    limits = ProgramLimits(tools.programs_memory, tools.programs_compute_s)
     return ProgramRuns(
         steps,
         parents,
         services.store,
-        MontyEngine(ProgramLimits(tools.programs_memory, tools.programs_compute_s)),
+        MontyEngine(limits),
+        RacerEngine(limits) if racer.is_installed() else None,
         timeout_s=tools.programs_timeout_s,
         run_ids=lambda: next(ids),
     )

@@ -37,7 +37,7 @@ from proxy.tools.agents.agent import Agent
 from proxy.tools.agents.provider import AgentProvider
 from proxy.tools.contract.bounds import ArgumentBound
 from proxy.tools.contract.capabilities import Capabilities, Clock, HttpSource
-from proxy.tools.contract.provider import ToolProvider
+from proxy.tools.contract.provider import Person, ToolProvider
 from proxy.tools.contract.results.paging import PagedResults
 from proxy.tools.mcp.authorization import ServerAuthorizer
 from proxy.tools.mcp.host_client import HostClient
@@ -45,6 +45,7 @@ from proxy.tools.mcp.pinned import PinnedProvider
 from proxy.tools.mcp.pins import FiledPins, PinSource, RecordedPins
 from proxy.tools.mcp.provider import McpProvider
 from proxy.tools.openapi.provider import OpenApiProvider
+from proxy.tools.programs import racer
 from proxy.tools.providers.modules import load_module
 from proxy.upstreams.base import Upstream
 
@@ -98,12 +99,14 @@ def _api_provider(
     if not config.openapi:
         return ()
 
-    def client(connection: str, hosts: Sequence[str], place: Placement | None) -> EgressClient | None:
+    def client(
+        connection: str, hosts: Sequence[str], place: Placement | None, person: Person | None
+    ) -> EgressClient | None:
         if egress is None or credentials is None:
             return None
         if place is None:
             return egress.client(hosts)
-        return credentials.broker.placing_client(connection, hosts, place)
+        return credentials.broker.placing_client(connection, hosts, place, person)
 
     return (OpenApiProvider(known_apis(config.openapi), pins, client, timeout_s=config.tools.timeout_s),)
 
@@ -212,6 +215,8 @@ def serving_tools(config: Config) -> dict[str, str]:
     targets = {str(kind): target for kind, target in config.tools.hosted.items()}
     if config.tools.programs != "off":
         targets["code_execution"] = RUN_PROGRAM
+        if racer.is_installed():
+            targets["programmatic_tool_calling"] = RUN_PROGRAM
     return {**targets, "image_generation": GENERATE_IMAGE} if config.tools.images_at else targets
 
 

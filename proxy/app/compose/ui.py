@@ -105,6 +105,7 @@ class WebUi:
             store,
             config.keys,
             wires={served.upstream.name: tuple(served.wires) for served in dependencies.router.served},
+            tables={name: wire.codec.fields for name, wire in built_in_wires().items()},
             secrets=config.secrets(),
         )
         codecs = {name: wire.codec for name, wire in built_in_wires().items()}
@@ -176,6 +177,7 @@ class WebUi:
                 "reason": None if models else "ui.playground_models is empty",
             },
             "demo": None if self._demo is None else dict(self._demo),
+            "currency": config.billing.currency,
         }
 
 

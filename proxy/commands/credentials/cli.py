@@ -11,6 +11,13 @@ credentials_app = typer.Typer(
     help="List the connections of tools and MCP servers, log in and log out.", cls=ListByDefault
 )
 
+UserOption = Annotated[
+    str,
+    typer.Option(
+        metavar="CALLER",
+        help="For a connection per user: whose login it is, as `toolrelay runs list` names the caller.",
+    ),
+]
 NameArgument = Annotated[str, typer.Argument(help="The connection, as in [credentials.NAME].")]
 
 
@@ -44,12 +51,15 @@ def credentials_login(
             help="A scope in addition to the configured ones and those of the last login. Repeatable."
         ),
     ] = None,
+    user: UserOption = "",
 ) -> None:
     """Log in to a connection once, in a browser; the record keeps the login encrypted."""
     from proxy.commands.credentials import login
 
     loaded = common.load(config)
-    work = login.log_in(loaded, name, paste=paste, browser=not no_browser, scopes=tuple(scope or ()))
+    work = login.log_in(
+        loaded, name, paste=paste, browser=not no_browser, scopes=tuple(scope or ()), user=user
+    )
     try:
         common.run_or_fail(work)
     except KeyboardInterrupt:
@@ -58,8 +68,8 @@ def credentials_login(
 
 
 @credentials_app.command("logout")
-def credentials_logout(name: NameArgument, config: ConfigOption = None) -> None:
+def credentials_logout(name: NameArgument, config: ConfigOption = None, user: UserOption = "") -> None:
     """Delete a login, and revoke its tokens if the authorization server supports that."""
     from proxy.commands.credentials import listing
 
-    common.run_or_fail(listing.log_out(common.load(config, need_secrets=False), name))
+    common.run_or_fail(listing.log_out(common.load(config, need_secrets=False), name, user))

@@ -8,6 +8,7 @@ from msgspec import Struct
 from proxy.app.compose.credentials import connection_of, oauth_pools
 from proxy.base.plain_text import plain_text
 from proxy.commands.common import print_table, say, say_error, say_json
+from proxy.commands.credentials.login import need_user
 from proxy.commands.credentials.vault import open_vault
 from proxy.config.credentials import CredentialConfig, server_of
 from proxy.config.load import Config
@@ -48,12 +49,13 @@ async def login_lines(config: Config) -> list[str]:
     return [f"credentials.{row.name}: {row.missing}" for row in await _rows(config) if row.missing]
 
 
-async def log_out(config: Config, name: str) -> bool:
-    """Delete a login and revoke its tokens; return whether there was one."""
+async def log_out(config: Config, name: str, user: str = "") -> bool:
+    """Delete a login (of ``user``, if each has one) and revoke its tokens; return whether there was one."""
+    need_user(config, name, user)
     async with open_vault(config) as vault:
         if vault is None:
             return _say_no_login(name)
-        place = login_place(name)
+        place = login_place(name, user)
         async with vault.exclusive(place):
             tokens = read_stored_tokens(await vault.load(place))
             await vault.forget(place)
@@ -108,6 +110,8 @@ def _row(config: Config, name: str, settings: CredentialConfig, tokens: StoredTo
     server = server_of(name, config.mcp)
     if settings.grant != "authorization_code":
         return _Row(name, settings.grant or ("token" if settings.token else "refresh_token"), server)
+    if settings.per_user:
+        return _Row(name, f"{settings.grant}, per user", server)
     connection = connection_of(config, name)
     run = f"run: {login_command(name)}"
     if tokens is None or tokens.login is None or not isinstance(connection, LoggedIn):

@@ -31,12 +31,14 @@ _FREE_PORTS: Final = range(49152, 65535)
 """Ports for the redirect address if the user pastes it; nothing listens there."""
 
 
-async def log_in(config: Config, name: str, *, paste: bool, browser: bool, scopes: tuple[str, ...]) -> bool:
-    """Log in to a connection; return whether that succeeded.
+async def log_in(
+    config: Config, name: str, *, paste: bool, browser: bool, scopes: tuple[str, ...], user: str = ""
+) -> bool:
+    """Log in to a connection, for ``user`` if each user has a login; return whether that succeeded.
 
     Raises ConfigError for a connection without logins, and StoreError.
     """
-    connection = _need_login(config, name)
+    connection = _need_login(config, name, user)
     if read_scopes(scopes) != scopes:
         raise ConfigError(
             "--scope", "is not a scope", "Give each scope separately: --scope read --scope write"
@@ -51,7 +53,7 @@ async def log_in(config: Config, name: str, *, paste: bool, browser: bool, scope
                 connection,
                 redirect_uri=way if isinstance(way, str) else way.uri,
                 now=time.time(),
-                before=read_stored_tokens(await vault.load(login_place(name))),
+                before=read_stored_tokens(await vault.load(login_place(name, user))),
                 scopes=scopes,
                 parameters=settings.authorization_parameters,
             )
@@ -63,7 +65,7 @@ async def log_in(config: Config, name: str, *, paste: bool, browser: bool, scope
                 _send_browser(attempt, way, browser=browser)
                 code = await way.code()
             tokens = await end_login(http, attempt, code, time.time())
-            await _keep(vault, name, tokens)
+            await _keep(vault, login_place(name, user), tokens)
     except OAuthFault as fault:
         say_error(f"credentials.{name}: {fault}")
         return False
@@ -86,8 +88,25 @@ def need_connection(config: Config, name: str) -> None:
     )
 
 
-def _need_login(config: Config, name: str) -> LoggedIn:
+def need_user(config: Config, name: str, user: str) -> None:
+    """Raise ConfigError if a user is missing, or given where one login is for all."""
+    settings = config.credentials.get(name)
+    if settings is None or settings.per_user == bool(user):
+        return
+    raise ConfigError(
+        "--user",
+        f"is missing: each user logs in to {name}"
+        if settings.per_user
+        else f"is not for {name}, which is for all",
+        "Name the caller, as in toolrelay runs list: --user webui/0123456789abcdef01234567"
+        if settings.per_user
+        else "Leave it out",
+    )
+
+
+def _need_login(config: Config, name: str, user: str) -> LoggedIn:
     need_connection(config, name)
+    need_user(config, name, user)
     connection = connection_of(config, name)
     if isinstance(connection, LoggedIn):
         return connection
@@ -137,10 +156,10 @@ def _has_browser() -> bool:
     return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in named)
 
 
-async def _keep(vault: TokenVault, name: str, tokens: StoredTokens) -> None:
+async def _keep(vault: TokenVault, place: str, tokens: StoredTokens) -> None:
     # A worker that is refreshing the earlier login must not overwrite these tokens.
-    async with vault.exclusive(login_place(name)):
-        await vault.save(login_place(name), tokens.to_json())
+    async with vault.exclusive(place):
+        await vault.save(place, tokens.to_json())
 
 
 def _say_done(name: str, attempt: LoginAttempt, tokens: StoredTokens) -> None:

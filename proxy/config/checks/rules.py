@@ -52,7 +52,13 @@ def find_conflicts(config: Config) -> Iterator[ConfigError]:
     yield from find_identity_conflicts(config.auth.mode, config.auth.jwt, config.ui.login)
     serves = {name: upstream.models for name, upstream in config.upstreams.items()}
     yield from find_agent_conflicts(config.agents, serves)
-    yield from find_credential_conflicts(config.credentials, config.mcp, seals=config.store.seals)
+    yield from find_credential_conflicts(
+        config.credentials,
+        config.mcp,
+        seals=config.store.seals,
+        public_url=config.server.public_url,
+        used_by_apis={api.connection for api in config.openapi.values()},
+    )
     if config.store.seal_key is not None and not config.store.seal:
         yield ConfigError(
             "store.seal",
@@ -302,6 +308,7 @@ def resolve_secrets(
     mcp = resolve_mcp(config.mcp, resolve)
     openapi = resolve_apis(config.openapi, resolve)
     approvals = _resolved_webhook(config.approvals, resolve)
+    ui = _resolved_ui(config.ui, resolve)
     network = proxies.network(config.network)
     tools = config.tools.model_copy(update={"proxy": proxies.resolved(config.tools.proxy, "tools.proxy")})
     mcp = mcp.model_copy(update={"proxy": proxies.resolved(mcp.proxy, "mcp.proxy")})
@@ -317,7 +324,7 @@ def resolve_secrets(
         "approvals": approvals,
         "network": network,
         "tools": tools,
-        "ui": _resolved_ui(config.ui, resolve),
+        "ui": ui,
     }
     return config.model_copy(update={**plain, "store": store, "limits": limits}), []
 

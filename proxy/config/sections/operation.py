@@ -10,6 +10,7 @@ from proxy.config.addresses import (
     check_collector_url,
     check_origins,
     check_proxies,
+    check_public_url,
     check_store_url,
 )
 from proxy.config.sections.identity import LoginConfig
@@ -21,6 +22,12 @@ class ServerConfig(Section):
 
     host: str = Field(default="127.0.0.1", min_length=1, max_length=253, description="Address to listen on.")
     port: int = Field(default=8080, ge=0, le=65535, description="Port to listen on; 0 takes any free one.")
+    public_url: Annotated[str, AfterValidator(check_public_url)] = Field(
+        default="",
+        max_length=200,
+        description="The address by which people reach the proxy in a browser: https://ai.example.com. Links "
+        "at which users log in lead there.",
+    )
     workers: int = Field(default=1, ge=1, le=1024, description="Number of processes that serve requests.")
     max_body_bytes: Bytes = Field(
         default=33554432, description="Largest request body that the proxy reads whole (JSON for inference)."

@@ -68,7 +68,7 @@ _MOST_TRIES: Final = 8
 _MOST_ATTEMPTS: Final = 8
 """How often a program continues from the same turn if its process dies each time."""
 
-_CLIENT_CALL: Final = re.compile(r"toolu_[0-9a-f]{24}")
+_CLIENT_CALL: Final = re.compile(r"\b\w+_p?[0-9a-f]{24}\b")
 
 _MOST_STEPS: Final = 64
 """How often one request lets an agent continue that asks again for approvals which are already decided."""
@@ -429,6 +429,7 @@ class Approvals(Decisions):
             resuming.meter,
             identity.key,
             resuming.catalog,
+            person=identity.person,
         )
         with resuming.within(place) if _has_run(place.call.name) else nullcontext():
             result = await self._runner.run(place.call, context, policy=resuming.policy, approved=approved)

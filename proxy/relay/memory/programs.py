@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from proxy.records.rows import SuspendedTurn
 from proxy.store.base import Store
-from proxy.tools.programs.engine import ProgramCall
+from proxy.tools.programs.engine import Language, ProgramCall
 
 MOST_STATE: Final = 4 << 20
 """The most bytes of a program's state that are kept."""
@@ -31,7 +31,8 @@ class ProgramState(Struct, frozen=True):
     tools; ``theirs`` are those of the client. ``results`` are those of its calls that have ended, by id.
     ``waiting`` are the approvals that others wait for, and ``asked`` the ids by which the client knows those
     that wait for it. ``printed`` is what it has printed so far, ``untrusted`` the sources of the untrusted
-    results that it has read. ``dump`` is the engine's; it is empty once the program is ``done``.
+    results that it has read. ``language`` is what it is written in. ``dump`` is the engine's; it is empty
+    once the program is ``done``.
     """
 
     key: str
@@ -51,6 +52,7 @@ class ProgramState(Struct, frozen=True):
     untrusted: str = ""
     dump: bytes = b""
     done: bool = False
+    language: Language = "python"
     written_at: float = 0.0
 
 

@@ -12,6 +12,7 @@ from proxy.relay.offering.deferred import OfferedTools, SearchRules
 from proxy.tools.access.catalog import Selection
 from proxy.tools.agents.agent import is_agent
 from proxy.tools.contract.spec import ToolSpec
+from proxy.tools.programs.engine import Language
 from proxy.tools.programs.stubs import stubs
 from proxy.wires.hosted.tools import ClientPrograms
 
@@ -23,6 +24,17 @@ _MOST_STUBS: Final = 24_000
 _FOUND: Final = (
     "\nA program can call each tool that you are shown or that a search lists, by its name with _ in place "
     "of every other sign. Search first if you do not know its arguments."
+)
+_JAVASCRIPT: Final = (
+    "Run a JavaScript program that calls tools, several at once if you like. Only what it gives to text(...) "
+    "comes back, so filter and count in the program instead of reading long results. Use it for anything "
+    "that takes more than one call."
+)
+_JAVASCRIPT_CODE: Final = (
+    "The program, with await at its top level. Call a tool as await tools.NAME({argument: value}), several "
+    "at once with await Promise.all([...]). A result is the tool's JSON as a value, or a string. A call that "
+    "fails throws an Error. Put out what you need with text(value), and images with image(data URL). There "
+    "is no console, no network, no modules, no timers; the clock stands still"
 )
 
 
@@ -85,19 +97,21 @@ def with_program(
     name, theirs = (program.name, ()) if client is None else (client[0], client[1].tools)
     # Under its own name, the client's declaration stands for the tool; the offer adds it.
     added = [program] if client is None else []
-    declared = stubs([*(spec.definition() for spec in called), *theirs])
+    language: Language = "python" if client is None else client[1].language
+    declared = stubs([*(spec.definition() for spec in called), *theirs], language)
     if len(declared) > _MOST_STUBS:
-        mine = stubs(theirs)[:_MOST_STUBS]
+        mine = stubs(theirs, language)[:_MOST_STUBS]
         more = f"{_FOUND}\nThe tools of the client:\n{mine}" if theirs else _FOUND
-        shown = found.shown.followed_by([_described(program, more, name)])
+        shown = found.shown.followed_by([_described(program, more, name, language)])
         return OfferedTools([*found.specs, *added], shown, found.deferred)
     kept = [spec for spec in tools if not is_callable(spec) or spec.name in forced]
     shown = ToolDefinitions(spec.definition() for spec in kept)
-    shown = shown.followed_by([_described(program, f"\nThe tools:\n{declared}" if declared else "", name)])
+    more = f"\nThe tools:\n{declared}" if declared else ""
+    shown = shown.followed_by([_described(program, more, name, language)])
     return OfferedTools([*tools, *added], shown)
 
 
-def _described(program: ToolSpec, more: str, name: str) -> ToolDefinition:
+def _described(program: ToolSpec, more: str, name: str, language: Language) -> ToolDefinition:
     """Return the tool that runs programs with a longer description of its argument.
 
     OpenAI takes 1,024 characters for a tool's own description.
@@ -105,5 +119,7 @@ def _described(program: ToolSpec, more: str, name: str) -> ToolDefinition:
     made = program.definition()
     schema: dict[str, Any] = orjson.loads(orjson.dumps(made.parameters))
     for argument in schema["properties"].values():
-        argument["description"] = f"{argument['description']}.{more}"
-    return replace(made, name=name, parameters=schema)
+        said = argument["description"] if language == "python" else _JAVASCRIPT_CODE
+        argument["description"] = f"{said}.{more}"
+    about = made.description if language == "python" else _JAVASCRIPT
+    return replace(made, name=name, description=about, parameters=schema)

@@ -32,7 +32,7 @@ class RunEnding:
         The client gets the finish reason ``reason``; with ``None`` it gets the upstream's own.
         """
         if reason is None and state.output.passed is not None and _only_passes(job):
-            self._finish_plain(job, state, state.output.passed)
+            await self._finish_plain(job, state, state.output.passed)
             return
         if state.run.turns_hidden and state.tools.offer.shown.hosted and not state.run.turn.calls:
             await self._give_answer(job, state)
@@ -45,12 +45,12 @@ class RunEnding:
             await self._commits.wait_before_end()
         await _send_end(job, state, data)
 
-    def _finish_plain(self, job: Job, state: State, plain: PlainTurn) -> None:
-        """End the response that was one turn of plain text: the client has got all of it already."""
+    async def _finish_plain(self, job: Job, state: State, plain: PlainTurn) -> None:
+        """End the response that was one turn of plain text: of a stream the client has got all already."""
         state.outcome.finish_reason = state.run.turn.word or None
         if (fingerprint := job.continuity.offer_fingerprint) is not None:
             self._note_plain(job, state, plain.text, fingerprint)
-        state.output.client.finish()
+        await _send_end(job, state, plain.reply)
 
     async def suspend(self, job: Job, state: State) -> None:
         """End the response with the client's own calls, and hold the turn until the client returns.

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
 from proxy.records.rows import MessageRecord, RunRecord, RunStatus, TurnRecord
 from proxy.relay.base import ClientStream, RunEvents
 from proxy.relay.memory.hidden.outcomes import Recall
@@ -43,7 +41,7 @@ class Journal:
     def began(self, job: Job, state: State) -> None:
         """Record that a run begins, and its request if requests are stored."""
         run_id, request, kept = job.identity.run_id, job.client.request, job.recording.request
-        record = self._begun(job, state)
+        record = self._row(job, state)
         self._store.put_run(record)
         if kept and len(kept) <= _MAX_REQUEST_BYTES and job.keeps:
             row = MessageRecord(run_id, 0, 0, "request", content_json=kept.decode())
@@ -122,7 +120,8 @@ class Journal:
         if state.outcome.turns_told < run.turn.number:
             # The client left, or the run was ended, in the middle of a turn.
             self.turn_ended(job, state, error)
-        record = self._ended(job, state, status, error)
+        ended_at = state.clock.now()
+        record = self._row(job, state, status, error, ended_at)
         is_kept = run.turns_hidden or run.hidden_calls or job.recording.request
         if is_kept and job.keeps:
             self._store.put_messages(_messages(job, state, status))
@@ -141,17 +140,25 @@ class Journal:
                 "error_code": error,
                 "turns": record.turns,
                 "tool_calls": record.tool_calls,
-                "ms": (state.clock.now() - state.clock.started_at) * 1000,
+                "ms": (ended_at - state.clock.started_at) * 1000,
                 "agent": record.agent,
             },
         )
 
-    def _begun(self, job: Job, state: State) -> RunRecord:
-        """Return the row of a run that begins, which :meth:`_ended` changes."""
+    def _row(
+        self,
+        job: Job,
+        state: State,
+        status: RunStatus = "running",
+        error: str | None = None,
+        ended_at: float | None = None,
+    ) -> RunRecord:
+        """Return the row of a run as it is now."""
         identity, client, nested = job.identity, job.client, job.client.ask.nested
         detached, recall, offer = client.ask.options.detached, _recall(job), state.tools.offer
+        run, agent = state.run, None if nested is None else nested.agent
         # By their places: msgspec takes several times as long to find so many names.
-        record = state.row = RunRecord(
+        return RunRecord(
             identity.run_id,
             identity.request_id,
             identity.caller,
@@ -159,50 +166,31 @@ class Journal:
             client.request.model[:200],
             job.upstream.route.served.upstream.name,
             client.request.stream,
-            "running",
+            status,
             state.clock.started_at,
-            offered=offer.tool_ids(),
-            withheld=offer.withheld,
-            trace=client.trace,
-            prompt_hash=job.recording.prompt_hash,
-            cost=state.run.cost,
-            left_out=_left_out(job, state),
-            memory=recall.written(),
-            continues=recall.continues if recall.put_back else "",
-            takes_over="" if detached is None else detached.takes_over,
-        )
-        if nested is not None:
-            agent = nested.agent
-            record = state.row = replace(
-                record,
-                agent=agent.name,
-                parent_run=nested.parent_run,
-                parent_call=nested.parent_call,
-                agent_version=agent.version,
-            )
-        return record
-
-    def _ended(self, job: Job, state: State, status: RunStatus, error: str | None) -> RunRecord:
-        run, offer, recall = state.run, state.tools.offer, _recall(job)
-        return replace(
-            state.row or self._begun(job, state),
-            status=status,
-            ended_at=state.clock.now(),
-            error_code=error,
-            finish_reason=state.outcome.finish_reason,
-            turns=run.turn.number,
-            tool_calls=run.calls_run,
-            input_tokens=run.input_tokens,
-            output_tokens=run.output_tokens,
-            total_tokens=run.total_tokens,
-            offered=offer.tool_ids(),
-            withheld=offer.withheld,
-            cost=run.cost,
-            spent=run.spent or None,
-            unreported=len(run.silent_turns),
-            left_out=_left_out(job, state),
-            memory=recall.written(),
-            continues=recall.continues if recall.put_back else "",
+            ended_at,
+            error,
+            state.outcome.finish_reason,
+            run.turn.number,
+            run.calls_run,
+            run.input_tokens,
+            run.output_tokens,
+            run.total_tokens,
+            offer.tool_ids(),
+            offer.withheld,
+            client.trace,
+            job.recording.prompt_hash,
+            run.cost,
+            run.spent or None,
+            len(run.silent_turns),
+            _left_out(job, state),
+            "" if agent is None else agent.name,
+            "" if nested is None else nested.parent_run,
+            "" if nested is None else nested.parent_call,
+            recall.written(),
+            recall.continues if recall.put_back else "",
+            "" if detached is None else detached.takes_over,
+            "" if agent is None else agent.version,
         )
 
 

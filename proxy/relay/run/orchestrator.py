@@ -171,6 +171,7 @@ class Orchestrator:
             identity.key,
             tools.selection.catalog,
             job.keeps,
+            person=identity.person,
         )
         now = ToolState(tools, context, self._journal.sealed, tools.offer)
         nested, detached = job.client.ask.nested, job.client.ask.options.detached
@@ -196,7 +197,7 @@ class Orchestrator:
             client,
             partial(_writer, job, now.is_hidden, usage_was_added=usage_was_added),
             typed=job.client.typed,
-            plain=_plain_turn(job, usage_was_added=usage_was_added) if request.stream else None,
+            plain=_plain_turn(job, usage_was_added=usage_was_added),
         )
         return State(run, output, now, RunClock(started_at), usage)
 

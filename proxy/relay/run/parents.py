@@ -23,6 +23,7 @@ from proxy.relay.run.state import State
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
 from proxy.tools.agents.agent import is_agent
+from proxy.tools.programs.engine import Language
 from proxy.tools.running.ledger import RunLedger
 from proxy.wires.client_port import ClientRequest
 from proxy.wires.hosted.tools import ClientPrograms
@@ -52,17 +53,20 @@ class ProgramAccess(Struct, frozen=True):
     catalog: Catalog
     tools: Sequence[ToolDefinition] = ()
     theirs: frozenset[str] = frozenset()
+    language: Language = "python"
 
 
 class ClientPause(Struct, frozen=True):
     """How programs of a request wait for its client, which knows their calls.
 
     ``part_id`` returns the id of the part that shows a program's call. ``container`` returns the name by
-    which the client refers to what waits. ``results`` are what the request brings, by the ids of calls.
+    which the client refers to what waits. ``call_id`` returns the id of a new call. ``results`` are what the
+    request brings, by the ids of calls.
     """
 
     part_id: Callable[[str], str]
     container: Callable[[], str]
+    call_id: Callable[[], str]
     results: Mapping[str, str] = {}
 
 
@@ -191,7 +195,7 @@ def _access(state: State, policy: Policy) -> ProgramAccess:
         tools.catalog.get(tool) for tool in sorted(set(names.values()).difference(limited, programs.names))
     )
     mine = [spec.definition() for spec in found if spec is not None and is_callable(spec)]
-    return ProgramAccess(policy, tools.catalog, [*mine, *programs.tools], programs.names)
+    return ProgramAccess(policy, tools.catalog, [*mine, *programs.tools], programs.names, programs.language)
 
 
 def _pause(job: Job, state: State) -> ClientPause | None:
@@ -200,4 +204,4 @@ def _pause(job: Job, state: State) -> ClientPause | None:
     if declared is None or not job.continuity.is_person or job.client.request.wants_json:
         return None
     form, writer = state.tools.offer.shown.forms[declared[0]], state.output.writer
-    return ClientPause(form.part_id, lambda: writer.container)
+    return ClientPause(form.part_id, lambda: writer.container, form.call_id)

@@ -10,7 +10,6 @@ from proxy.base.events import ToolCall, ToolDefinition
 from proxy.http.headers import Headers
 from proxy.records.approvals import Approval
 from proxy.records.result_for_model import ResultForModel
-from proxy.records.rows import RunRecord
 from proxy.relay.base import ClientStream
 from proxy.relay.memory.hidden.agent_turns import AgentTurn, wait_of
 from proxy.relay.offering.offer import Offer
@@ -300,10 +299,7 @@ class Outcome(Struct):
 
 
 class State(Struct):
-    """The data of a job that changes while it runs. Each turn gets a new ``turn``.
-
-    ``row`` is the row with which the run began.
-    """
+    """The data of a job that changes while it runs. Each turn gets a new ``turn``."""
 
     run: Run
     output: ClientOutput
@@ -312,4 +308,3 @@ class State(Struct):
     usage: RunUsage
     turn: TurnProgress = field(default_factory=TurnProgress)
     outcome: Outcome = field(default_factory=Outcome)
-    row: RunRecord | None = None

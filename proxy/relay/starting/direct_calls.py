@@ -162,6 +162,7 @@ class OpenCall:
             call.meter,
             call.identity.key,
             call.selection.catalog,
+            person=call.identity.person,
         )
         if call.spec is None:
             rule = call.selection.withheld.get(call.tool, "it is not offered")

@@ -1,6 +1,5 @@
 """The steps of a program: it waits for calls, these run like the calls of a model's turn, and it goes on."""
 
-import secrets
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -9,7 +8,6 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
-from proxy.base.chance import replayable
 from proxy.base.errors import StoreError, ToolFailure
 from proxy.base.events import ToolCall, ToolResult
 from proxy.records.rows import ToolEffect
@@ -19,7 +17,7 @@ from proxy.relay.nested import RunWatch
 from proxy.relay.run.parents import Parent
 from proxy.tools.access.catalog import Catalog
 from proxy.tools.access.policy import Policy
-from proxy.tools.programs.engine import ProgramCall, Session, Step
+from proxy.tools.programs.engine import ProgramCall, ProgramFailed, Session, Step
 from proxy.tools.running.ledger import RunContext
 from proxy.tools.running.runner import Runner
 
@@ -32,6 +30,9 @@ _NO_OBJECT: Final = f"the arguments must be an object of at most {_MOST_ARGUMENT
 _NO_CLIENT: Final = (
     "this request cannot wait for its client: its answer must be JSON, or its key belongs to several people"
 )
+_NO_CALLS: Final = "not run: this request can make no more tool calls"
+_MOST_REFUSED: Final = 100
+_STUBBORN: Final = "the program was stopped, because it went on with calls that were refused"
 _NOT_KEPT: Final = (
     "the state of the program could not be put on record, so its calls with an effect were not made"
 )
@@ -88,6 +89,8 @@ class Steps:
         self._allowed = frozenset(state.tools.values()) - state.theirs
         self.state = state
         self.cost = 0
+        self.images: Sequence[str] = ()
+        self._refused = 0
 
     async def finish(self, session: Session, step: Step) -> str:
         """Run a program to its end and return its value as JSON text.
@@ -98,6 +101,7 @@ class Steps:
         while True:
             self._print(step.printed)
             if step.result is not None:
+                self.images = step.images
                 return step.result
             step = await session.resume(await self._next(session, step.calls))
 
@@ -173,8 +177,11 @@ class Steps:
                 refused[call.id] = _failure("client_call_required", _NO_CLIENT)
             elif not _is_object(call.arguments):
                 refused[call.id] = _failure("invalid_arguments", _NO_OBJECT)
+            elif not self._parent.purse.take_call():
+                self._count_refusal()
+                refused[call.id] = _failure("budget_exhausted", _NO_CALLS)
             else:
-                asked[call.id] = replayable("client_call_id", lambda: f"toolu_{secrets.token_hex(12)}")
+                asked[call.id] = pause.call_id()
         self.state = replace(state, asked=asked, results={**state.results, **refused})
         return {id_: asked[id_] for id_ in asked if id_ not in state.results}
 
@@ -245,6 +252,7 @@ class Steps:
             if refusal is None:
                 wanted[id_] = call
                 continue
+            self._count_refusal()
             failure, decision = refusal
             await self._tools.runner.refuse(call, context, failure, f"refused: {decision}")
             results[id_] = _failure(failure.code, failure.message)
@@ -259,6 +267,15 @@ class Steps:
             granted=granted,
         )
         return results | {id_: _text(result) for id_, result in zip(wanted, ran, strict=True)}
+
+    def _count_refusal(self) -> None:
+        """Raise :class:`.ProgramFailed` if a program goes on although its calls are refused.
+
+        Each refusal is a row of the record.
+        """
+        self._refused += 1
+        if self._refused > _MOST_REFUSED:
+            raise ProgramFailed(_STUBBORN)
 
     def _done(self, call: ToolCall, result: ToolResult) -> None:
         self._paid(result.cost)
@@ -278,8 +295,7 @@ class Steps:
             failure = ToolFailure("there is no tool of this name", code="unknown_tool")
             return failure, "this request does not offer the tool to programs"
         if not self._parent.purse.take_call():
-            reason = "not run: this request can make no more tool calls"
-            return ToolFailure(reason, code="budget_exhausted"), "tools.max_calls"
+            return ToolFailure(_NO_CALLS, code="budget_exhausted"), "tools.max_calls"
         if self._parent.purse.spent == "tools.max_cost":
             reason = "not run: this request has used up its cost"
             return ToolFailure(reason, code="budget_exhausted"), "tools.max_cost"

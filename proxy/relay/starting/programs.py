@@ -12,12 +12,13 @@ ends and names the approvals, and it is called again once somebody has decided.
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final
 
 import orjson
 from msgspec.structs import replace
 
+from proxy.base.caches import Derived
 from proxy.base.errors import StoreError, ToolFailure
 from proxy.base.events import RUN_PROGRAM
 from proxy.records.effects import REPEATS_WITHIN_S, UNANSWERED, UNMARKED_REPEAT_WITHIN_S
@@ -25,11 +26,11 @@ from proxy.records.rows import MessageRecord, RunRecord, RunStatus
 from proxy.relay.memory.hidden.agent_turns import AgentCall, AgentTurn
 from proxy.relay.memory.programs import ProgramState, key_of, read, written
 from proxy.relay.nested import AgentUsed, RunWatch
-from proxy.relay.run.parents import Parent, Parents
+from proxy.relay.run.parents import Parent, Parents, ProgramAccess
 from proxy.relay.starting.program_steps import Steps, StepTools, Waits
 from proxy.store.base import Store
 from proxy.tools.contract.provider import CallContext
-from proxy.tools.programs.engine import Engine, ProgramFailed
+from proxy.tools.programs.engine import Binding, Engine, Language, ProgramFailed, Session, ValueWithImages
 from proxy.tools.programs.stubs import bindings_of
 from proxy.tools.running.ledger import RunContext
 from proxy.tools.running.tasks.concurrency import Slots
@@ -38,6 +39,9 @@ _MOST_VALUE: Final = 1 << 20
 _MOST_PRINTED_WITH_ERROR: Final = 300
 _LONG_NUMBER: Final = re.compile(r"[0-9]{19}")
 """A number that may have more than 64 bits."""
+_MOST_NAMES: Final = 4 << 20
+_NAME_BYTES: Final = 400
+"""The bytes of the names of tools that are kept, and about how many the name of one tool takes."""
 _AT_ONCE: Final = 16
 _AT_ONCE_PER_CALLER: Final = 4
 """How many programs a process runs at the same time, and how many of one key, so that those of others need
@@ -45,6 +49,7 @@ not wait for his."""
 _MARGIN_S: Final = 1.0
 """A program's calls end this many seconds before its own time is over."""
 _NO_REQUEST: Final = "a program runs only inside of a request that asks a model"
+_NO_ENGINE: Final = "programs in JavaScript are not installed here: write none"
 _UNKNOWN: Final = (
     "the program was interrupted while calls with an effect were under way, and nobody knows any more how "
     "they ended; they may have taken effect: find out, or ask the user"
@@ -60,6 +65,7 @@ class ProgramRuns:
         parents: Parents,
         store: Store,
         engine: Engine,
+        javascript: Engine | None = None,
         *,
         timeout_s: float,
         run_ids: Callable[[], str],
@@ -68,8 +74,12 @@ class ProgramRuns:
         self._parents = parents
         self._store = store
         self._engine = engine
+        self._javascript = javascript
         self._timeout_s = timeout_s
         self._run_ids = run_ids
+        self._names: Derived[Hashable, Mapping[str, Binding]] = Derived(
+            "program_names", _MOST_NAMES, lambda _, names: _NAME_BYTES * len(names)
+        )
         self._places = Slots(_AT_ONCE, _AT_ONCE_PER_CALLER)
 
     async def __call__(self, code: str, context: CallContext) -> Any:
@@ -115,7 +125,7 @@ class ProgramRuns:
         if earlier is not None and not earlier.done:
             key = key_of(context.caller, context.invocation_id, code)
         access = parent.access
-        names = {} if access is None else bindings_of(access.tools)
+        names = self.names(access)
         return ProgramState(
             key=key,
             run_id=self._run_ids(),
@@ -124,7 +134,26 @@ class ProgramRuns:
             started_at=time.time(),
             tools={name: bound.tool for name, bound in names.items()},
             theirs=frozenset() if access is None else access.theirs,
+            language="python" if access is None else access.language,
         )
+
+    def names(self, access: ProgramAccess | None) -> Mapping[str, Binding]:
+        """Return the tools of a program by the names that it calls them; callers with the same rights share
+        them."""
+        if access is None:
+            return {}
+        if access.theirs:
+            return bindings_of(access.tools)
+        known, key = self._names.of(access.catalog), tuple([tool.name for tool in access.tools])
+        names = known.get(key)
+        return known.put(key, bindings_of(access.tools)) if names is None else names
+
+    def session(self, language: Language) -> Session:
+        """Return a session for a program; raise :class:`~proxy.base.errors.ToolFailure` without engine."""
+        engine = self._engine if language == "python" else self._javascript
+        if engine is None:
+            raise ToolFailure(_NO_ENGINE)
+        return engine.session()
 
     async def _goes_on(self, earlier: ProgramState, *, is_repeat: bool) -> bool:
         """Return whether a program goes on from a state: it was interrupted, and not long ago."""
@@ -183,6 +212,7 @@ class _ProgramRun:
             ask.identity.key,
             None if access is None else access.catalog,
             parent.asking.keeps,
+            person=ask.identity.person,
         )
         left_s = min(owner._timeout_s, parent.purse.seconds_left())
         deadline = self._began + max(left_s - _MARGIN_S, left_s / 2)
@@ -206,15 +236,17 @@ class _ProgramRun:
             raise ToolFailure("the program's value is larger than 1 MiB: return less", untrusted=untrusted)
         value, printed = _value(text), self._steps.state.printed
         self._note("output", text if not printed else f"{printed}\n{text}")
+        if self._steps.images:
+            return ValueWithImages(str(value), tuple(self._steps.images))
         return {"printed": printed, "value": value} if printed else value
 
     async def _served(self) -> str:
         parent, state = self._parent, self._steps.state
-        names = bindings_of(parent.access.tools) if parent.access is not None else {}
+        names = self._owner.names(parent.access)
         if not self._goes_on:
             self._note("program", self._code)
         async with self._owner._places.take(self._run.key or self._run.caller):
-            session = self._owner._engine.session()
+            session = self._owner.session(state.language)
             try:
                 step = await session.start(self._code, names, state.dump)
                 if self._goes_on:

@@ -8,10 +8,14 @@ from proxy.server.messages.request import EdgeRequest
 
 
 class Principal(NamedTuple):
-    """The one who asks, by the name in the record, and whether that is one person."""
+    """The one who asks, by the name in the record, and whether that is one person.
+
+    ``shown`` is the person as the client or the token names it; empty if there is only the key.
+    """
 
     name: str
     is_person: bool
+    shown: str = ""
 
 
 class Principals:
@@ -38,4 +42,4 @@ class Principals:
             user = payload.get(self._name)
         if not isinstance(user, str) or not user:
             return Principal(caller.name, False)
-        return Principal(f"{caller.name}/{end_user_name(user)}", True)
+        return Principal(f"{caller.name}/{end_user_name(user)}", True, user)

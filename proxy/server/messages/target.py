@@ -27,10 +27,11 @@ _SHORT: Final = 64
 _TARGET_BYTES: Final = 1000 + 12 * _SHORT
 _MOST_TARGETS: Final = 256
 _UI: Final = "/ui/"
+_CONNECT: Final = "/connect/"
 _UI_DATA: Final = f"{_UI}api/"
 _NO_PAGES: Final = (_UI_DATA, f"{_UI}static/")
 _OWN_FAMILIES: Final = frozenset({"admin", "toolrelay"})
-_OWN_ROOTS: Final = ("/admin/", f"{ERROR_DOCS}/", _UI_DATA, _UI)
+_OWN_ROOTS: Final = ("/admin/", _CONNECT, f"{ERROR_DOCS}/", _UI_DATA, _UI)
 
 
 class Target(Struct, frozen=True):
@@ -51,9 +52,11 @@ class Target(Struct, frozen=True):
 
     @property
     def is_page(self) -> bool:
-        """Whether the path is a page for people: about errors, or below ``/ui`` but not a file or data."""
+        """Whether the path is a page for people: about errors, for logins, or of ``/ui`` but no data."""
         path = f"{self.path}/"
         if path.startswith(f"{ERROR_DOCS}/"):
+            return True
+        if path.startswith(_CONNECT):
             return True
         return path.startswith(_UI) and not path.startswith(_NO_PAGES) and "." not in path.split("/")[-2]
 

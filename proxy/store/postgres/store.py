@@ -18,6 +18,7 @@ from typing import Any, Final
 import asyncpg
 
 from proxy.base.errors import StoreUnavailable
+from proxy.records.words import ts_query
 from proxy.store import rows
 from proxy.store.key_mark import KeyMark, state_path
 from proxy.store.look_ups import Answer, QueryBatch
@@ -117,6 +118,11 @@ class PostgresStore(SqlStore):
     """
 
     _look_up_lanes = 2
+    _matching = (
+        "SELECT run_id FROM run_texts "
+        "WHERE array_to_tsvector(string_to_array(words, ' ')) @@ CAST(CAST(? AS text) AS tsquery)"
+    )
+    _match = staticmethod(ts_query)
 
     # Transactions do not see each other's uncommitted rows, so they must count one after the other.
     _counting_turn = (
@@ -190,6 +196,7 @@ class PostgresStore(SqlStore):
         self._writer.start(self._writing, tidy_in_s=0.0 if self._reap else None)
         if self._reap:
             self._lease.start()
+            self._begin_indexing()
 
     async def aclose(self) -> None:
         """Write what is queued, within the lock time-out, and close. Idempotent.
@@ -197,6 +204,7 @@ class PostgresStore(SqlStore):
         Rows that are still open become ``interrupted``, because no process will close them.
         """
         self._look_ups.close()
+        await self._end_indexing()
         written = await self._writer.aclose(self._lock_timeout_s)
         await self._lease.stop()
         if not self._reading.closed and self._lease.taken and written:

@@ -244,7 +244,11 @@ def _version(connection: sqlite3.Connection, path: Path, steps: Sequence[Migrati
 
 def _has_rows(connection: sqlite3.Connection) -> bool:
     """Return whether there is data to lose; a schema that another process has just created contains none."""
-    tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
+    # An index of words has rows of its own from the beginning, in tables of the type "shadow".
+    tables = connection.execute(
+        "SELECT name FROM pragma_table_list "
+        "WHERE schema = 'main' AND type = 'table' AND name <> 'sqlite_schema'"
+    ).fetchall()
     quoted = ['"' + name.replace('"', '""') + '"' for (name,) in tables]
     return any(connection.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone() for name in quoted)
 

@@ -8,7 +8,6 @@ import contextlib
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
@@ -26,7 +25,7 @@ from proxy.records.rows import (
     TurnRecord,
 )
 from proxy.store import rows
-from proxy.store.base import MAX_CALLED, CalledTool, PurgeFilter, RunDetail, RunFilter, UsageFilter, UsageRow
+from proxy.store.base import PurgeFilter, RunDetail, UsageFilter, UsageRow
 from proxy.store.key_mark import KeyMark
 from proxy.store.options import StoreOptions
 from proxy.store.seal import (
@@ -66,6 +65,7 @@ from proxy.store.sql.tables.effects import SqlEffects
 from proxy.store.sql.tables.keys import OWNERS, SqlKeys
 from proxy.store.sql.tables.pins import SqlPins
 from proxy.store.sql.tables.requests import SqlRequests
+from proxy.store.sql.tables.run_texts import SqlRunTexts
 from proxy.store.sql.tables.threads import THREADS, SqlThreads
 from proxy.store.sql.tables.wire_log import SqlWireLog
 from proxy.store.sql.writing.write_behind import WriteBehind
@@ -143,6 +143,7 @@ class SqlStore(
     SqlPins,
     SqlDiagnoses,
     SqlRequests,
+    SqlRunTexts,
     SqlThreads,
     SqlWireLog,
 ):
@@ -335,17 +336,6 @@ class SqlStore(
         records = await self._find(RESULTS, fit, *key, oldest, caller=caller)
         return records[0] if records else None
 
-    async def list_runs(self, wanted: RunFilter) -> Sequence[RunRecord]:
-        """Return runs, the newest first.
-
-        Raises :class:`~proxy.base.errors.StoreUnavailable` if earlier writes cannot be committed, and
-        :class:`~proxy.base.errors.StoreError` if the database cannot be read.
-        """
-        await self._writer.flush()
-        async with self._snapshot() as db:
-            result = await db.execute_fetchall(*rows.runs_query(wanted))
-        return [rows.RUNS.record(tuple(row)) for row in result]
-
     async def get_run(self, run_id: str) -> RunDetail | None:
         wanted = rows.clean_text(run_id)
         if not wanted:
@@ -377,38 +367,6 @@ class SqlStore(
                 await _taken_over_by(db, run.id),
                 [call for id_ in programs for call in await self._calls(db, id_)],
             )
-
-    async def called_tools(self, run_ids: Sequence[str]) -> Mapping[str, Sequence[CalledTool]]:
-        if not run_ids:
-            return {}
-        await self._writer.flush()
-        places = ", ".join("?" * len(run_ids))
-        async with self._snapshot() as db:
-            read = await db.execute_fetchall(
-                "SELECT run_id, tool, status, error_code FROM tool_invocations "
-                f"WHERE run_id IN ({places}) ORDER BY run_id, turn, seq, started_at, id LIMIT {MAX_CALLED}",
-                tuple(map(rows.clean_text, run_ids)),
-            )
-        calls: dict[str, list[CalledTool]] = {}
-        for run_id, tool, status, error_code in read:
-            calls.setdefault(run_id, []).append(CalledTool(tool, status, error_code))
-        return calls
-
-    async def read_messages(
-        self, run_ids: Sequence[str], roles: Sequence[str], most_bytes: int
-    ) -> Mapping[str, Sequence[MessageRecord]]:
-        if not run_ids:
-            return {}
-        await self._writer.flush()
-        fit = (
-            f"run_id IN ({', '.join('?' * len(run_ids))}) AND role IN ({', '.join('?' * len(roles))}) "
-            "AND created_at >= ? AND coalesce(length(content), 0) + coalesce(length(content_json), 0) <= ? "
-            "ORDER BY run_id, turn, seq"
-        )
-        wanted = (*map(rows.clean_text, run_ids), *roles, self._oldest_kept(), most_bytes)
-        async with self._snapshot() as db:
-            read = await self._read(db, MESSAGES, fit, *wanted)
-        return {run_id: list(group) for run_id, group in groupby(read, key=lambda row: row.run_id)}
 
     async def usage(self, wanted: UsageFilter) -> Sequence[UsageRow]:
         await self._writer.flush()

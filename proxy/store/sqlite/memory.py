@@ -165,6 +165,8 @@ class _Connection:
         prepare(self._db)
         self._db.execute("PRAGMA temp_store = MEMORY")  # Sorting must not use a file either.
         make_schema(self._db)
+        for trigger in ("messages_added", "messages_changed", "messages_replaced", "messages_deleted"):
+            self._db.execute(f"DROP TRIGGER {trigger}")  # Nothing is indexed: a search reads memory.
         self._max_bytes = max_bytes
         self._empty = used(self._db)
 

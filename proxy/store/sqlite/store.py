@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from proxy.base.errors import StoreUnavailable
 from proxy.base.hard_timeout import HardTimeout
+from proxy.records.words import fts5_query
 from proxy.store import rows
 from proxy.store.key_mark import KeyMark, path_beside
 from proxy.store.look_ups import Answer, Query, QueryBatch
@@ -39,6 +40,16 @@ _SCRUB_PAUSE_S: Final = 0.1
 _CLOSE_S: Final = 2.0
 """Seconds to close a file after all writes."""
 
+_FORGET_WORDS: Final = (
+    "INSERT INTO run_words (run_words, rowid, words) SELECT 'delete', id, words FROM words_gone",
+    "DELETE FROM words_gone",
+)
+_MERGE_WORDS: Final = "INSERT INTO run_words (run_words, rank) VALUES ('merge', -500)"
+"""Writes a few pages of the index of words anew without the words of deleted runs, which FTS5 only marks
+(https://www.sqlite.org/fts5.html#the_merge_command)."""
+_DROP_WORDS: Final = "INSERT INTO run_words (run_words) VALUES ('optimize')"
+"""Does that for the whole index."""
+
 
 class SqliteStore(SqlStore):
     """:class:`~proxy.store.base.Store` in a SQLite file of mode 0600.
@@ -48,6 +59,13 @@ class SqliteStore(SqlStore):
     ``max_bytes`` (0: no limit; see :mod:`proxy.store.sql.retention`). Only the server does that. Other
     commands leave a file as it is, and a command that only reads writes no row.
     """
+
+    _matching = (
+        "SELECT t.run_id FROM run_words JOIN run_texts t ON t.id = run_words.rowid WHERE run_words MATCH ?"
+    )
+    _match = staticmethod(fts5_query)
+    _forget_words = _FORGET_WORDS
+    _add_words = ("INSERT INTO run_words (rowid, words) SELECT id, words FROM run_texts WHERE run_id = ?",)
 
     def __init__(self, path: Path, options: StoreOptions = DEFAULTS) -> None:
         self.path = Path(os.path.realpath(path))
@@ -96,6 +114,8 @@ class SqliteStore(SqlStore):
             await self._disconnect()
             raise
         self._writer.start(SqliteWriting(self._db), tidy_in_s=tidy_in_s)
+        if self._reap:
+            self._begin_indexing()
 
     async def aclose(self) -> None:
         """Write what is queued, within the lock time-out, and close. Idempotent.
@@ -103,6 +123,7 @@ class SqliteStore(SqlStore):
         Rows that are still open become ``interrupted``, because no process will close them.
         """
         self._look_ups.close()
+        await self._end_indexing()
         written = await self._writer.aclose(self._lock_timeout_s)
         ended = False
         if self._db is not None and self._writer.prepared and written:
@@ -182,6 +203,7 @@ class SqliteStore(SqlStore):
         db, until = self._db, time.monotonic() + self._lock_timeout_s
         while db is not None:
             try:
+                await db.transaction(partial(_tidy_words, how=_DROP_WORDS))
                 if await _empty_log(db):
                     return ""
             except sqlite3.Error as error:
@@ -216,6 +238,7 @@ class SqliteStore(SqlStore):
                 more = await make_room(SqliteKeeper(db), self._max_bytes, self._clock())
             self._left = self._left or await _changes(db) != before
             if not more:
+                await db.transaction(partial(_tidy_words, how=_MERGE_WORDS))
                 await db.execute_fetchall(f"PRAGMA incremental_vacuum({TIDY_ROWS})")
                 # The log still contains the deleted rows. If a process is reading, the next call empties it.
                 self._left = self._left and not await _empty_log(db)
@@ -243,6 +266,12 @@ class SqliteStore(SqlStore):
         now = self._clock()
         db.execute(END_OWNER, (now, owner_id))
         return sum(db.execute(statement, (now,)).rowcount for statement in INTERRUPT)
+
+
+def _tidy_words(db: sqlite3.Connection, how: str) -> None:
+    """Take the words of deleted runs out of the index, and write a part of it anew without them."""
+    for statement in (*_FORGET_WORDS, how):
+        db.execute(statement)
 
 
 async def _empty_log(db: SqliteConnection) -> bool:

@@ -38,6 +38,7 @@ def note_tool(folder: Path) -> Callable[..., dict[str, Any]]:
         description="Leave a note for somebody",
         effect="state_change",
         redaction=Redaction(output=("left_for", "notes")),
+        describe="note for {recipient}",
     )
     def leave_note(
         recipient: Annotated[str, Field(description="Who the note is for", min_length=1, max_length=80)],

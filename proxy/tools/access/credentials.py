@@ -11,6 +11,7 @@ newest tokens.
 import asyncio
 import math
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -23,6 +24,7 @@ from proxy.tools.access.egress import EgressClient, EgressPool
 from proxy.tools.access.placement import GIVEN, Placement
 from proxy.tools.access.single_flight import SingleFlight, WorkCancelled
 from proxy.tools.contract.capabilities import HttpClient, HttpFailure, Unconnected, unconnected
+from proxy.tools.contract.provider import Person
 from proxy.tools.oauth.grants import ClientCredentials, LoggedIn, OAuthGrant, OAuthToken, grant_of
 from proxy.tools.oauth.port import OAuthFault, OAuthHttp
 from proxy.tools.oauth.stored_tokens import StoredTokens, read_stored_tokens
@@ -32,6 +34,14 @@ _EARLY_S: Final = 60.0
 
 _PAUSE_S: Final = 5.0
 """Seconds without another try after a failed refresh, and after a 401 for a new token."""
+
+_MOST_PEOPLE: Final = 1000
+"""The most logins of end users that a process keeps at hand; the others are read again."""
+
+_NOBODY: Final = (
+    "this tool uses the account of whoever asks, but it is not known who that is: the key is shared, and the "
+    "request names no user (auth.end_user)"
+)
 
 _LOOK_EVERY_S: Final = 5.0
 """Seconds between checks for a login or logout in another process."""
@@ -48,6 +58,17 @@ class ConnectionFailure(HttpFailure):
         self.reason = reason
         self.needs_login = needs_login
         super().__init__(f'the connection "{name}" cannot be used now; its owner has to look at it')
+
+
+class LoginNeeded(HttpFailure):
+    """A call for a person who has not logged in; the message has the link at which to do so."""
+
+    def __init__(self, link: str) -> None:
+        super().__init__(
+            "the user has to log in first. Show the user this link as it is, and say that it works for ten "
+            f"minutes and that you can go on afterwards: {link}"
+        )
+        self.code = "login_required"
 
 
 class TokenRefresher:
@@ -290,6 +311,7 @@ class CredentialBroker:
         clock: returns monotonic seconds.
         vault: stores refreshed tokens, shared with other processes and kept after this one ends.
         now: returns seconds since the epoch, the same for all processes.
+        link: returns the link at which a person logs in to a connection.
     """
 
     def __init__(
@@ -301,19 +323,24 @@ class CredentialBroker:
         clock: Callable[[], float] = time.monotonic,
         vault: TokenVault | None = None,
         now: Callable[[], float] = time.time,
+        link: Callable[[str, Person], str] | None = None,
     ) -> None:
         self._pool = pool
         self._connections = connections
+        self._link = link
+
+        def refresher(name: str, connection: Connection, person: str = "") -> TokenRefresher:
+            if isinstance(connection, StaticToken):
+                raise TypeError("a static token is never refreshed")
+            grant = grant_of(name, connection, person)
+            return TokenRefresher(name, grant, http(connection), vault=vault, clock=clock, now=now)
+
+        self._refresher = refresher
         self._authorizers: dict[str, _Authorizer] = {
-            name: (
-                _Static(connection)
-                if isinstance(connection, StaticToken)
-                else TokenRefresher(
-                    name, grant_of(name, connection), http(connection), vault=vault, clock=clock, now=now
-                )
-            )
+            name: _Static(connection) if isinstance(connection, StaticToken) else refresher(name, connection)
             for name, connection in connections.items()
         }
+        self._of_people: OrderedDict[tuple[str, str], TokenRefresher] = OrderedDict()
 
     @property
     def names(self) -> frozenset[str]:
@@ -328,26 +355,53 @@ class CredentialBroker:
         """Return a client for the named connection that reaches only ``hosts``.
 
         Implements :data:`~proxy.tools.contract.capabilities.ConnectedHttpSource`. If the connection does not
-        exist or is for an MCP server, every request of the client fails with a message about it.
+        exist, or is for an MCP server or for single users, every request fails with a message about it.
         """
         connection = self._connections.get(name)
+        if isinstance(connection, LoggedIn) and connection.per_user:
+            return Unconnected(name)  # There is no account for all.
         header = connection.header if isinstance(connection, StaticToken) else ""
         place = Placement(name=header) if header else GIVEN
         return self.placing_client(name, hosts, place) or Unconnected(name)
 
-    def placing_client(self, name: str, hosts: Sequence[str], place: Placement) -> EgressClient | None:
+    def placing_client(
+        self, name: str, hosts: Sequence[str], place: Placement, person: Person | None = None
+    ) -> EgressClient | None:
         """Return a client whose requests carry the credentials in a place of their own; ``None`` if the
-        connection does not exist or is for an MCP server."""
+        connection does not exist or is for an MCP server.
+
+        ``person`` is the one for whom the requests are made. Only a connection ``per_user`` needs one, and
+        its requests carry the credentials of nobody else; without one this raises :class:`ToolFailure`.
+        """
         authorizer, connection = self._authorizers.get(name), self._connections.get(name)
         if authorizer is None or connection is None or connection.server_url:
             return None
-        return self._pool.client(hosts, authorizer, place=place)
+        if not isinstance(connection, LoggedIn) or not connection.per_user:
+            return self._pool.client(hosts, authorizer, place=place)
+        if person is None or self._link is None:
+            raise ToolFailure(_NOBODY, code="login_required")
+        own = _OfPerson(self._of_person(name, connection, person), name, person, self._link)
+        return self._pool.client(hosts, own, place=place)
+
+    def _of_person(self, name: str, connection: LoggedIn, person: Person) -> TokenRefresher:
+        """Return what keeps the tokens of a person fresh; of those that are used, the latest are kept."""
+        key = name, person.name
+        known = self._of_people.get(key)
+        if known is None:
+            known = self._of_people[key] = self._refresher(name, connection, person.name)
+            if len(self._of_people) > _MOST_PEOPLE:
+                self._of_people.popitem(last=False)
+        self._of_people.move_to_end(key)
+        return known
 
     async def prepare(self, connection: str) -> None:
         """Load the credentials of a connection; calls that wait share one refresh.
 
         Implements :class:`~proxy.tools.contract.capabilities.Credentials`.
         """
+        known = self._connections.get(connection)
+        if isinstance(known, LoggedIn) and known.per_user:
+            return  # The call itself knows for whom it is.
         await self._authorizer(connection).authorization()
 
     async def authorize(
@@ -371,6 +425,35 @@ class CredentialBroker:
         if authorizer is None:
             raise unconnected(connection)
         return authorizer
+
+
+class _OfPerson:
+    """The header of one person's login. If only a login helps, the failure has the link for it."""
+
+    def __init__(
+        self, refresher: TokenRefresher, name: str, person: Person, link: Callable[[str, Person], str]
+    ) -> None:
+        self._refresher = refresher
+        self._name = name
+        self._person = person
+        self._link = link
+
+    async def authorization(self) -> str:
+        """Return the header's value; raise :class:`LoginNeeded` or :class:`ConnectionFailure`."""
+        try:
+            return await self._refresher.authorization()
+        except ConnectionFailure as failure:
+            raise self._explained(failure) from None
+
+    async def renew(self, refused: str) -> str | None:
+        """Return another value, as :meth:`TokenRefresher.renew` does; raise as :meth:`authorization`."""
+        try:
+            return await self._refresher.renew(refused)
+        except ConnectionFailure as failure:
+            raise self._explained(failure) from None
+
+    def _explained(self, failure: ConnectionFailure) -> HttpFailure:
+        return LoginNeeded(self._link(self._name, self._person)) if failure.needs_login else failure
 
 
 class _Static:

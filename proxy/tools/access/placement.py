@@ -45,9 +45,6 @@ class Placement(Struct, frozen=True):
         """Put the credentials into the headers, or return the URL with them."""
         value = self.value(authorization)
         if self.where == "header":
-            # Names of headers have no case: another spelling would be sent beside the credentials.
-            for other in [name for name in headers if name.lower() == self.name.lower()]:
-                del headers[other]
             headers[self.name] = value
         elif self.where == "cookie":
             others = headers.get("Cookie")

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from pydantic import BaseModel
 
 from proxy.tools.contract.signature import description_of, make_contract, own_name, read_signature
-from proxy.tools.contract.spec import Redaction, ToolEffect, texts
+from proxy.tools.contract.spec import Describe, Redaction, ToolEffect, texts
 
 EffectName = ToolEffect | Literal["read_only", "state_change", "external_side_effect"]
 _Target = TypeVar("_Target", bound=Callable[..., Any])
@@ -37,6 +37,7 @@ class ToolDeclaration(Struct, frozen=True):
     cache_ttl_s: float = 0.0
     retries: int = 0
     connection: str = ""
+    describe: Describe | None = None
 
 
 class Definition(TypedDict):
@@ -104,6 +105,7 @@ def tool(
     cache_ttl_s: float = 0.0,
     retries: int = 0,
     connection: str = "",
+    describe: Describe | None = None,
 ) -> Callable[[_Target], _Target]: ...
 
 
@@ -129,6 +131,7 @@ def tool(
     cache_ttl_s: float = 0.0,
     retries: int = 0,
     connection: str = "",
+    describe: Describe | None = None,
 ) -> _Target | Callable[[_Target], _Target]:
     """Declare that a function, or a class with a ``run`` method, is a tool.
 
@@ -164,6 +167,8 @@ def tool(
             ``ToolFailure(..., transient=True)``), within the time limit of the one call. A tool with an
             effect also needs an ``IdempotencyKey`` parameter.
         connection: the name of the ``[credentials.NAME]`` that its ``HttpClient`` uses.
+        describe: what a call does, for people who approve it: a text such as ``"refund of {amount:.2f} for
+            {order}"``, or a function of the arguments as a dict. Private arguments are masked in it.
 
     Raises ``TypeError`` if a value has the wrong type or a class has an attribute ``definition`` of its own,
     and ``ValueError`` for an unknown type or effect.
@@ -201,6 +206,7 @@ _KINDS: Mapping[str, tuple[type | UnionType, str]] = MappingProxyType(
         "cache_ttl_s": (int | float, "a number of seconds"),
         "retries": (int, "a whole number"),
         "connection": (str, "a text"),
+        "describe": (str | Callable | None, "a text with the names of arguments in braces, or a function"),
     }
 )
 """The parameters of ``tool``: the type of each, and its description for the error message."""

@@ -31,6 +31,10 @@ TOOL_ERRORS: Final[Mapping[ToolErrorCode, str]] = MappingProxyType(
             "On the call of a program: it waits for tools of the client, [whose results its next request "
             "brings](programs.md#the-form-of-anthropic)."
         ),
+        "login_required": (
+            "The tool needs the user's own account, and the user has not logged in. The message has the "
+            "[link at which to do so](credentials.md#accounts-of-end-users)."
+        ),
         "timeout": (
             "The call took longer than the tool's `timeout_s` (`tools.timeout_s` if it has none), or "
             "longer than the run has left."

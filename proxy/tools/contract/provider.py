@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from proxy.base.errors import ToolRelayError
 from proxy.base.events import ImageSource, ToolProgress
@@ -39,6 +39,13 @@ class CallSignals:
         self.sources = ""
 
 
+class Person(NamedTuple):
+    """One person for whom calls are made: the name in the record, and the one that people know, if any."""
+
+    name: str
+    shown: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class CallContext:
     """The context of a call, for tools that need it. It contains no key and no token.
@@ -47,6 +54,7 @@ class CallContext:
     its images together. ``idempotency_key`` is the same for every try of this call and unique to this call;
     only a tool with effects, or one that takes the key, has one. ``fetches`` bounds the call's HTTP
     requests. ``images`` gives images of the conversation; it is ``None`` if the tool may have none.
+    ``person`` is ``None`` if the caller may be several people.
     ``on_progress`` receives the call's progress; it is ``None`` if nothing listens. Calls that
     share one execution (see ``cache_ttl_s``) have the context of the first.
     """
@@ -55,6 +63,7 @@ class CallContext:
     invocation_id: str
     caller: str
     call_id: str
+    person: Person | None = None
     max_result_bytes: int = 32768
     max_image_bytes: int = 4 << 20
     idempotency_key: IdempotencyKey | None = None

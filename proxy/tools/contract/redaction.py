@@ -14,6 +14,7 @@ import orjson
 from msgspec import Struct
 
 from proxy.base.caches import declare_lru
+from proxy.base.plain_text import plain_text
 from proxy.tools.contract.arguments import MAX_DEPTH, plain_kind
 from proxy.tools.contract.schemas.schema import declares
 from proxy.tools.contract.spec import Redaction, ToolSpec
@@ -21,6 +22,7 @@ from proxy.tools.contract.spec import Redaction, ToolSpec
 MASK = "[private]"
 _CUT = "[cut]"
 _MAX_TEXT = 512
+_MAX_DESCRIPTION = 120
 _MAX_ITEMS = 64
 _MAX_NODES = 512
 _MAX_CHARACTERS = 8192
@@ -63,6 +65,23 @@ def mask_arguments(arguments: dict[str, Any], redaction: Redaction) -> Any:
     """
     tree = _tree(tuple(redaction.private_arguments))
     return _exact(_mask(arguments, tree, 0) if tree else arguments)
+
+
+def described(spec: ToolSpec | None, shown: Any) -> str | None:
+    """Return what a call does, in the words of its tool, on one line; ``None`` if the tool has none.
+
+    ``shown`` are the arguments with the private ones masked, so a description has no more than these. One
+    that fails, for example since it formats a masked number, counts as none.
+    """
+    if spec is None or spec.describe is None or not isinstance(shown, dict):
+        return None
+    arguments = {**spec.defaults, **shown}
+    describe = spec.describe
+    try:
+        text: Any = describe.format_map(arguments) if isinstance(describe, str) else describe(arguments)
+    except Exception:  # noqa: BLE001  # The author's code; the name of the tool is shown in its place.
+        return None
+    return plain_text(" ".join(str(text).split()), _MAX_DESCRIPTION) or None
 
 
 def redact_written(arguments: str, spec: ToolSpec) -> str:

@@ -26,6 +26,10 @@ def texts(value: Sequence[str], name: str) -> tuple[str, ...]:
     return tuple(value)
 
 
+Describe = str | Callable[[dict[str, Any]], str]
+"""How a call is described to people: a text with the names of arguments in braces, or a function of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Redaction:
     """The fields of a call that may be shown to others than the model (rule T4).
@@ -78,7 +82,8 @@ class ToolSpec:
     before strict mode removed its defaults; ``None`` if the tool is not strict. ``url_arguments`` names the
     arguments that are URLs (:data:`Url`). ``origin`` is set for a tool of
     an MCP server. ``together`` lets adjacent calls of one turn run at the same time although the tool has
-    effects. Only agents set it, because each agent orders its own effects. ``unportable`` is what some
+    effects. Only agents set it, because each agent orders its own effects. ``describe`` makes
+    :func:`~proxy.tools.contract.redaction.described`. ``unportable`` is what some
     providers refuse in the schema (:func:`~proxy.schemas.portable.unportable`).
     """
 
@@ -107,6 +112,7 @@ class ToolSpec:
     url_arguments: tuple[str, ...] = ()
     origin: ToolOrigin | None = None
     together: bool = False
+    describe: Describe | None = None
     unportable: Mapping[str, str] = field(init=False, repr=False, compare=False)
     _definition: ToolDefinition = field(init=False, repr=False, compare=False)
 

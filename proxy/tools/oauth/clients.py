@@ -115,7 +115,8 @@ async def _register(
         "grant_types": ["authorization_code", "refresh_token"],
         "response_types": ["code"],
         "token_endpoint_auth_method": method,
-        "application_type": "native",
+        # A native client has no https address of its own: OpenID Connect Registration 1.0, section 2.
+        "application_type": "web" if redirect_uri.startswith("https://") else "native",
         **({"scope": " ".join(scopes)} if scopes else {}),
     }
     where = plain_text(server.issuer)

@@ -49,7 +49,7 @@ class LoggedIn:
 
     The fields are as in :class:`ClientCredentials`; all may be empty. Without ``issuer`` the server names
     it. Without ``client_id`` the client is the one that ``document_url`` describes (a client id metadata
-    document), or the proxy registers one.
+    document), or the proxy registers one. With ``per_user`` each end user logs in.
     """
 
     issuer: str = ""
@@ -58,6 +58,7 @@ class LoggedIn:
     client_secret: str = field(default="", repr=False)
     document_url: str = ""
     scopes: tuple[str, ...] = ()
+    per_user: bool = False
 
 
 class OAuthGrant(Protocol):
@@ -80,23 +81,25 @@ class OAuthGrant(Protocol):
         """Request new tokens; raise :class:`~proxy.tools.oauth.port.OAuthFault` if that fails."""
 
 
-def grant_of(name: str, connection: OAuthToken | ClientCredentials | LoggedIn) -> OAuthGrant:
-    """Return the grant of the connection with this name."""
+def grant_of(
+    name: str, connection: OAuthToken | ClientCredentials | LoggedIn, person: str = ""
+) -> OAuthGrant:
+    """Return the grant of the connection with this name; for ``person`` if that is not empty."""
     if isinstance(connection, OAuthToken):
         return _RefreshTokenGrant(name, connection)
     if isinstance(connection, ClientCredentials):
         return _ClientCredentialsGrant(name, connection)
-    return _LoginGrant(name, connection)
+    return _LoginGrant(name, connection, person)
 
 
-def login_command(name: str) -> str:
-    """Return the command with which an operator logs in."""
-    return f"toolrelay credentials login {name}"
+def login_command(name: str, person: str = "") -> str:
+    """Return the command with which an operator logs in, or somebody for a person."""
+    return f"toolrelay credentials login {name}" + (f" --user {person}" if person else "")
 
 
-def login_place(name: str) -> str:
-    """Return the key of a login in a vault: one per name, whatever its current configuration is."""
-    return _digest("login", name)
+def login_place(name: str, person: str = "") -> str:
+    """Return the key of a login in a vault: one per name and person, whatever the configuration is."""
+    return _digest("user login", name, person) if person else _digest("login", name)
 
 
 class _RefreshTokenGrant:
@@ -166,11 +169,11 @@ class _LoginGrant:
 
     is_login = True
 
-    def __init__(self, name: str, connection: LoggedIn) -> None:
-        self._name = name
+    def __init__(self, name: str, connection: LoggedIn, person: str) -> None:
+        self._command = login_command(name, person)
         self._connection = connection
         self._ended = ""
-        self.place = login_place(name)
+        self.place = login_place(name, person)
 
     def fits(self, tokens: StoredTokens) -> bool:
         own = self._connection
@@ -181,7 +184,7 @@ class _LoginGrant:
     async def ask(
         self, http: OAuthHttp, tokens: StoredTokens | None, now: Callable[[], float]
     ) -> StoredTokens:
-        command = login_command(self._name)
+        command = self._command
         if tokens is None or tokens.login is None:
             raise OAuthFault(f"nobody has logged in; run: {command}", needs_login=True)
         login = tokens.login

@@ -13,7 +13,7 @@ from proxy.records.rows import ToolEffect
 from proxy.tools.access.egress import EgressClient, HttpFailure
 from proxy.tools.access.placement import Placement
 from proxy.tools.contract.capabilities import unconnected
-from proxy.tools.contract.provider import CallContext
+from proxy.tools.contract.provider import CallContext, Person
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.mcp.definitions import UnusableDefinition
 from proxy.tools.mcp.pinned import PinnedProvider
@@ -22,9 +22,9 @@ from proxy.tools.openapi.answers import explained, read_answer, secrets_in
 from proxy.tools.openapi.api import PROVIDER, Api
 from proxy.tools.openapi.requests import make_request
 
-ApiClients = Callable[[str, Sequence[str], Placement | None], EgressClient | None]
-"""Called as ``(connection, hosts, place)``; returns a client that reaches only the hosts and carries the
-connection's credentials in the place. ``None`` if there is no such connection; without a place, no
+ApiClients = Callable[[str, Sequence[str], Placement | None, Person | None], EgressClient | None]
+"""Called as ``(connection, hosts, place, person)``; returns a client that reaches only the hosts and carries
+the connection's credentials in the place. ``None`` if there is no such connection; without a place, no
 credentials are needed."""
 
 
@@ -58,7 +58,7 @@ class OpenApiProvider(PinnedProvider):
         api = self._apis[origin.server]
         if api.headers and not may_carry_secrets(request.url):
             raise ToolFailure("the headers of this API are not sent over plain HTTP")
-        client = self._clients(api.connection, (request.host,), request.credentials)
+        client = self._clients(api.connection, (request.host,), request.credentials, context.person)
         if client is None:
             raise unconnected(api.connection)
         timed = client.with_time(api.timeout_s or self._timeout_s)
@@ -66,10 +66,7 @@ class OpenApiProvider(PinnedProvider):
             answer = await timed.exchange(
                 request.method,
                 request.url,
-                {
-                    **{name: value for name, value in request.headers.items() if not api.has_header(name)},
-                    **api.headers,
-                },
+                {**request.headers, **api.headers},
                 request.body,
                 repeatable=spec.effect is ToolEffect.READ_ONLY,
             )

@@ -4,11 +4,14 @@ A program is untrusted. An engine keeps it in a process that it can kill, within
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
 from proxy.base.errors import ToolFailure
+
+Language = Literal["python", "javascript"]
+"""What programs are written in. Each language has an engine of its own."""
 
 
 class ProgramLimits(Struct, frozen=True):
@@ -44,12 +47,21 @@ class ProgramCall(Struct, frozen=True):
 class Step(Struct, frozen=True):
     """How far a program has come: it waits for ``calls``, or it has ended with ``result``, JSON text.
 
-    ``printed`` is what it has printed since the step before.
+    ``printed`` is what it has printed since the step before. ``images`` are those that it puts out at its
+    end, as data URLs.
     """
 
     calls: Sequence[ProgramCall] = ()
     result: str | None = None
     printed: str = ""
+    images: Sequence[str] = ()
+
+
+class ValueWithImages(Struct, frozen=True):
+    """What a program puts out if it puts out ``images``, as data URLs, beside ``text``."""
+
+    text: str
+    images: tuple[str, ...]
 
 
 class Session(Protocol):

@@ -1,17 +1,20 @@
-"""Tools as a program sees them: names that Python allows, and typed declarations made from their schemas.
+"""Tools as a program sees them: names that languages allow, and typed declarations made from their schemas.
 
 The schemas and descriptions may come from a server of a stranger. Every text is bounded and stands on lines
 of comments, so it cannot end the declaration that it belongs to.
 """
 
+import json
 import keyword
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
+from msgspec import Struct
+
 from proxy.base.events import ToolDefinition
-from proxy.tools.programs.engine import Binding
+from proxy.tools.programs.engine import Binding, Language
 
 _MOST_ABOUT: Final = 300
 _MOST_ARGUMENT: Final = 100
@@ -22,15 +25,36 @@ _MOST_DEPTH: Final = 4
 _MOST_NAME: Final = 64
 
 _OTHER: Final = re.compile(r"\W", re.ASCII)
-_TYPES: Final[Mapping[str, str]] = {
-    "string": "str",
-    "integer": "int",
-    "number": "float",
-    "boolean": "bool",
-    "null": "None",
-    "array": "list",
-    "object": "dict",
-}
+
+
+class Notation(Struct, frozen=True):
+    """How types are written: the names of the ``simple`` ones, that of ``any`` type, an object of any keys
+    (``record``), and functions that write a list and a choice between values."""
+
+    simple: Mapping[str, str]
+    any: str
+    record: str
+    list_of: Callable[[str], str]
+    one_of: Callable[[Sequence[Any]], str]
+
+
+PYTHON: Final = Notation(
+    {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"},
+    "Any",
+    "dict[str, Any]",
+    lambda inner: f"list[{inner}]",
+    lambda values: f"Literal[{', '.join(repr(one)[:_MOST_NAME] for one in values)}]",
+)
+TYPESCRIPT: Final = Notation(
+    {
+        **{kind: kind for kind in ("string", "number", "boolean", "null")},
+        "integer": "number",
+    },
+    "any",
+    "Record<string, any>",
+    lambda inner: f"Array<{inner}>",
+    lambda values: " | ".join(json.dumps(one)[:_MOST_NAME] for one in values),
+)
 
 
 def bindings_of(tools: Iterable[ToolDefinition]) -> Mapping[str, Binding]:
@@ -58,10 +82,24 @@ def identifier(name: str) -> str:
     return f"{made}_" if keyword.iskeyword(made) else made
 
 
-def stubs(tools: Sequence[ToolDefinition]) -> str:
-    """Return the declarations of these tools as Python."""
+def stubs(tools: Sequence[ToolDefinition], language: Language = "python") -> str:
+    """Return the declarations of these tools in a language."""
     by_id = {tool.name: tool for tool in tools}
-    return "\n".join(_stub(name, by_id[bound.tool]) for name, bound in bindings_of(tools).items())
+    write = _stub if language == "python" else _function
+    return "\n".join(write(name, by_id[bound.tool]) for name, bound in bindings_of(tools).items())
+
+
+def _function(name: str, tool: ToolDefinition) -> str:
+    """Return the declaration of a tool in JavaScript, with types as TypeScript writes them."""
+    properties = dict(islice(_properties(tool.parameters).items(), _MOST_ARGUMENTS))
+    taken = _object({**tool.parameters, "properties": properties}, 0, TYPESCRIPT, _MOST_ARGUMENTS)
+    lines = [f"tools.{name}({taken if properties else ''}): Promise<any>"]
+    if words := _line(tool.description, _MOST_ABOUT):
+        lines.append(f"    // {words}")
+    for argument, schema in properties.items():
+        words = _line(schema.get("description"), _MOST_ARGUMENT) if isinstance(schema, Mapping) else ""
+        lines += [f"    // {_line(argument, _MOST_NAME)}: {words}"] if words else []
+    return "\n".join(lines)
 
 
 def _stub(name: str, tool: ToolDefinition) -> str:
@@ -90,46 +128,47 @@ def _stub(name: str, tool: ToolDefinition) -> str:
     return "\n".join(lines)
 
 
-def type_of(schema: Any, depth: int = 0) -> str:
-    """Return the type of a JSON Schema in the notation of Python; ``Any`` for what has none."""
+def type_of(schema: Any, depth: int = 0, written: Notation = PYTHON) -> str:
+    """Return the type of a JSON Schema in a notation; :attr:`Notation.any` for what has none."""
     if not isinstance(schema, Mapping) or depth > _MOST_DEPTH:
-        return "Any"
+        return written.any
     choices = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(choices, list) and 0 < len(choices) <= _MOST_CHOICES:
-        shown = [repr(one)[:_MOST_NAME] for one in choices if isinstance(one, str | int | bool | None)]
-        return f"Literal[{', '.join(shown)}]" if len(shown) == len(choices) else "Any"
+        is_plain = all(isinstance(one, str | int | bool | None) for one in choices)
+        return written.one_of(choices) if is_plain else written.any
     for several in ("anyOf", "oneOf"):
         if isinstance(options := schema.get(several), list) and options:
-            return _union(type_of(option, depth + 1) for option in options[:_MOST_CHOICES])
+            kinds_of = [type_of(option, depth + 1, written) for option in options[:_MOST_CHOICES]]
+            return _union(kinds_of, written)
     kinds = schema.get("type")
     if isinstance(kinds, list):
         # Each kind once: a list that repeats "array" at each depth would multiply the work.
         each = dict.fromkeys(map(str, kinds[:_MOST_CHOICES]))
-        return _union(type_of({**schema, "type": kind}, depth + 1) for kind in each)
+        return _union((type_of({**schema, "type": kind}, depth + 1, written) for kind in each), written)
     if kinds == "array":
-        return f"list[{type_of(schema.get('items'), depth + 1)}]"
+        return written.list_of(type_of(schema.get("items"), depth + 1, written))
     if kinds == "object":
-        return _object(schema, depth)
-    return _TYPES.get(str(kinds), "Any")
+        return _object(schema, depth, written, _MOST_CHOICES)
+    return written.simple.get(str(kinds), written.any)
 
 
-def _object(schema: Mapping[str, Any], depth: int) -> str:
+def _object(schema: Mapping[str, Any], depth: int, written: Notation, most: int) -> str:
     """Return an object with its keys, as ``{"a": int}``; the notation is for reading, not for a checker."""
     properties = _properties(schema)
-    if not properties or len(properties) > _MOST_CHOICES:
-        return "dict[str, Any]"
+    if not properties or len(properties) > most:
+        return written.record
     required = schema.get("required")
     needed = required if isinstance(required, list) else ()
     keys = (
-        f"{_line(name, _MOST_NAME)!r}{'' if name in needed else '?'}: {type_of(part, depth + 1)}"
+        f"{_line(name, _MOST_NAME)!r}{'' if name in needed else '?'}: {type_of(part, depth + 1, written)}"
         for name, part in properties.items()
     )
     return f"{{{', '.join(keys)}}}"
 
 
-def _union(kinds: Iterable[str]) -> str:
+def _union(kinds: Iterable[str], written: Notation) -> str:
     found = list(dict.fromkeys(kinds))
-    return "Any" if "Any" in found else " | ".join(found)
+    return written.any if written.any in found else " | ".join(found)
 
 
 def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -171,7 +171,6 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
     check_private_paths(schema, declaration.redaction.private_arguments, where)
     # An argument with a secret type is private without a second declaration.
     private = dict.fromkeys((*declaration.redaction.private_arguments, *secret_paths(schema)))
-    validate_output = _output_validator(declaration, where)
     description = description_of(target, declaration.description, where)
     spec = ToolSpec(
         name=identifier,
@@ -191,7 +190,8 @@ def _bind(provider: str, target: Any, capabilities: Capabilities) -> _Bound:
         safety=declaration.safety,
         capabilities=inputs.capability_names,
         connection=declaration.connection,
-        validate_output=validate_output,
+        describe=declaration.describe,
+        validate_output=_output_validator(declaration, where),
         defaults=contract.defaults,
         loose_parameters=contract.loose,
         url_arguments=signature.urls,

@@ -141,6 +141,7 @@ class Executor:
             invocation_id=invocation.id,
             caller=planned.caller,
             call_id=planned.call.call_id,
+            person=invocation.context.person,
             max_result_bytes=invocation.max_result_bytes,
             max_image_bytes=invocation.policy.max_image_bytes,
             idempotency_key=planned.idempotency_key,

@@ -16,6 +16,7 @@ from proxy.base.events import ImageSource, ToolCall, ToolResult
 from proxy.records.background import Lease
 from proxy.records.rows import Limiter, join_sources
 from proxy.tools.access.catalog import Catalog
+from proxy.tools.contract.provider import Person
 
 NOT_KEPT: Final = (
     "an earlier attempt of this request made this very call and it succeeded; it was not made again, "
@@ -249,8 +250,8 @@ class RunContext(Struct, frozen=True):
     ``key`` is the client key whose places for tools the call takes, since the end users of one key may be
     separate callers; if empty, the caller's own. ``catalog`` has the tools that the run was planned with;
     ``None`` for those that are served at the time of the call. ``images`` gives images of the conversation;
-    ``None`` if calls may have none. ``keeps`` allows that content is stored for
-    other processes; a client may ask that none is.
+    ``None`` if calls may have none. ``person`` is the caller, if that is one person. ``keeps`` allows that
+    content is stored for other processes; a client may ask that none is.
     """
 
     run_id: str
@@ -263,6 +264,7 @@ class RunContext(Struct, frozen=True):
     catalog: Catalog | None = None
     keeps: bool = False
     images: ImageSource | None = None
+    person: Person | None = None
 
     def at_turn(self, turn: int) -> "RunContext":
         """Return the context of another turn of the run; turns count from 1."""
@@ -277,6 +279,7 @@ class RunContext(Struct, frozen=True):
             self.catalog,
             self.keeps,
             self.images,
+            self.person,
         )
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from proxy.api.admin.approvals import AdminApprovals, approval_to_json, methods_at
+from proxy.api.admin.approvals import AdminApprovals, methods_at
 from proxy.api.admin.queries import json_answer, parse_query
 from proxy.base.errors import RequestError
 from proxy.records.approvals import APPROVAL_ID, Approval, ApprovalFilter, ApprovalStatus
@@ -78,7 +78,9 @@ class ApprovalPages:
             }
         self._waited = frozenset(a.id for a in known.values() if a.status is ApprovalStatus.PENDING)
         oldest_first = sorted(known.values(), key=lambda approval: (approval.created_at, approval.id))
-        return await self._rows.named([approval_to_json(approval, in_list=True) for approval in oldest_first])
+        return await self._rows.named(
+            [self._approvals.shown(approval, in_list=True) for approval in oldest_first]
+        )
 
     async def _listed(self, query: Mapping[str, str], decider: Decider) -> dict[str, Any]:
         state, before = query.get("state", "pending"), query.get("before")

@@ -81,7 +81,10 @@ def error_kinds(runs: Iterable[RunRecord]) -> list[dict[str, Any]]:
 
 async def add_messages(store: Store, errors: Sequence[dict[str, Any]]) -> None:
     """Add the recorded message to each error; ``None`` if it was not kept. Raises StoreError."""
-    kept = await store.read_messages([one["run_id"] for one in errors], ("error",), _MOST_BYTES)
+    texts: dict[str, str] = {}
+    async for portion in store.read_messages([one["run_id"] for one in errors], ("error",), _MOST_BYTES):
+        for row in (row for rows in portion.values() for row in rows):
+            if row.content:
+                texts.setdefault(row.run_id, row.content[:_LONGEST_MESSAGE])
     for one in errors:
-        text = next((row.content for row in kept.get(one["run_id"], ()) if row.content), None)
-        one["message"] = text and text[:_LONGEST_MESSAGE]
+        one["message"] = texts.get(one["run_id"])

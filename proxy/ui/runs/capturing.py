@@ -5,6 +5,7 @@ import io
 import secrets
 import zipfile
 from collections.abc import Collection, Container, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from aiohttp import web
@@ -20,8 +21,10 @@ from proxy.server.peers import Peers
 from proxy.store.base import Store
 from proxy.ui.requests import read_object
 from proxy.ui.runs.aligning import aligned
+from proxy.ui.runs.members import members_of, reasons_of
 from proxy.ui.surface import UiRequest
 from proxy.upstreams.recorded.scrubbing import Scrubbing
+from proxy.wires.crossing.tables import FieldTable
 
 
 def _zipped(folder: str, files: Mapping[str, bytes]) -> bytes:
@@ -48,11 +51,13 @@ class Capturing:
         declared: Container[str],
         *,
         wires: Mapping[str, Collection[str]],
+        tables: Mapping[str, FieldTable],
         secrets: Iterable[str] = (),
     ) -> None:
-        """Create the handler. ``wires`` are the dialects of each upstream; ``secrets`` are removed from
-        fixtures."""
+        """Create the handler. ``wires`` are the dialects of each upstream, ``tables`` say how each dialect's
+        fields are translated; ``secrets`` are removed from fixtures."""
         self._wires = wires
+        self._tables = tables
         self._clean = Scrubbing(secrets).clean
         self._taping = taping
         self._captures = taping.captures
@@ -75,8 +80,9 @@ class Capturing:
             return json_answer(await self._begin(request))
         return json_answer(page([order.as_json() for order in self._captures.live()], more=False))
 
-    async def wire(self, run_id: str) -> dict[str, Any]:
-        """Return the kept or captured bytes of a run, aligned."""
+    async def wire(self, run: RunRecord) -> dict[str, Any]:
+        """Return the kept or captured bytes of a run, aligned, and what became of the request's members."""
+        run_id = run.id
         taped = await self._taping.find(run_id)
         if taped is None:
             return {
@@ -88,6 +94,8 @@ class Capturing:
                 "legs": [],
                 "chunks": [],
                 "alignment": [],
+                "members": {},
+                "left_out": [],
             }
         content = await asyncio.to_thread(taped.json)
         spans = await asyncio.to_thread(aligned, content["legs"], content["chunks"])
@@ -98,7 +106,19 @@ class Capturing:
             "reason": None,
             **content,
             "alignment": spans,
+            **self._meaning(run),
         }
+
+    def _meaning(self, run: RunRecord) -> dict[str, Any]:
+        client, upstream = self._tables.get(run.wire), self._tables.get(self._spoken(run))
+        if client is None or upstream is None:
+            return {"members": {}, "left_out": []}
+        return {"members": members_of(client, upstream), "left_out": reasons_of(client, run.left_out)}
+
+    def _spoken(self, run: RunRecord) -> str:
+        """Return the dialect of a run's upstream."""
+        spoken = self._wires.get(run.upstream or "", ())
+        return run.wire if run.wire in spoken or not spoken else min(spoken)
 
     async def fixture(self, run: RunRecord) -> bytes:
         """Return the kept or captured bytes of a run as a ZIP archive of a fixture.
@@ -113,9 +133,8 @@ class Capturing:
             raise _no_fixture(self._missing() + hint)
         if taped.cut:
             raise _no_fixture(f"it is larger than the {MAX_BYTES >> 20} MiB that are kept of a run")
-        spoken = self._wires.get(run.upstream or "", ())
-        wire = run.wire if run.wire in spoken or not spoken else min(spoken)
-        return await asyncio.to_thread(lambda: _zipped(run.id, fixture_files(run, wire, taped, self._clean)))
+        files = partial(fixture_files, run, self._spoken(run), taped, self._clean)
+        return await asyncio.to_thread(lambda: _zipped(run.id, files()))
 
     async def summary(self, run_id: str) -> dict[str, Any]:
         """Return whether any bytes of a run were kept or captured, and how many."""

@@ -3,7 +3,8 @@
 A dialect's own codec reads the client's request and the recorded turns. What it cannot read is shown as JSON.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final
 
@@ -42,6 +43,8 @@ _NOTHING_KEPT: Final = (
 _UNREADABLE: Final = "The request does not have the form of its dialect, so it is shown as it came."
 _PICTURES: Final = frozenset({"image/png", "image/jpeg", "image/webp", "image/gif"})
 _REQUEST: Final = "request"
+_NOT_READ: Final = (RequestError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+"""What a codec raises for a recorded value that does not have the form of its dialect."""
 FAILURE: Final = "error"
 """The role of the recorded message that says why a run failed."""
 
@@ -92,11 +95,10 @@ def _asked(reading: Reading, request: str | None) -> tuple[list[Shown], list[Sho
     if reading.codec is not None:
         try:
             conversation = read_exactly(reading.codec, request.encode("utf-8", "surrogatepass"))
-        except (RequestError, ValueError, TypeError, KeyError, AttributeError):
-            reading.missing.append(_UNREADABLE)
-        else:
             system = [_message(one, 0) for one in conversation.system]
             return _with_results([_message(one, 0) for one in conversation.messages]), system
+        except _NOT_READ:
+            reading.missing.append(_UNREADABLE)
     part = {"kind": "native", "type": "request", "value": _parsed(request)}
     return [{"role": "user", "turn": 0, "parts": [part]}], []
 
@@ -165,8 +167,9 @@ def _recorded(reading: Reading, row: MessageRecord) -> Iterator[Shown]:
     if not any(part["kind"] == "call" for part in parts):
         calls = _parsed(row.tool_calls) if row.tool_calls else []
         legacy = _parsed(row.function_call) if row.function_call else None
-        parts += [_call_of_chat(call) for call in calls if isinstance(call, dict)]
-        parts += [_call_of_chat({"id": "", "function": legacy})] if isinstance(legacy, dict) else []
+        if not isinstance(calls, list):
+            calls = [calls]
+        parts += [_call_of_chat(call) for call in [*calls, legacy and {"function": legacy}] if call]
     yield {"role": row.role, "parts": parts}
 
 
@@ -186,18 +189,18 @@ def _read_again(reading: Reading, row: MessageRecord) -> list[Shown] | None:
     else:
         return None
     if reading.codec is not None:
-        try:
+        with contextlib.suppress(*_NOT_READ):
             read = reading.codec.read({"model": "m", "max_tokens": 1, **body})
-        except (RequestError, ValueError, TypeError, KeyError, AttributeError):
-            pass
-        else:
             return [part for one in (*read.system, *read.messages) for part in map(_part, one.parts) if part]
     kind = str(value.get("type", "")) if isinstance(value, dict) else ""
     return [*_text(row.content), {"kind": "native", "type": kind, "value": value}]
 
 
-def _call_of_chat(call: Mapping[str, Any]) -> Shown:
-    function = call.get("function") or call.get("custom") or {}
+def _call_of_chat(call: Any) -> Shown:
+    """Return a call as a turn of the upstream had it; what is no call is shown as it is."""
+    function = (call.get("function") or call.get("custom")) if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return {"kind": "native", "type": "tool_calls", "value": call}
     return {
         "kind": "call", "call_id": str(call.get("id") or ""), "name": str(function.get("name") or ""),
         "arguments": function.get("arguments", function.get("input")), "result": None, "invocation": None,

@@ -55,6 +55,11 @@ class RunRows:
             for row in rows
         ]
 
+    async def keys_named(self, word: str) -> list[str]:
+        """Return the ids of the keys with a word, given in lower case, in their names; raises StoreError."""
+        names = await self._key_names()
+        return [key for key, name in names.items() if word in name.casefold()]
+
     async def _key_names(self) -> Mapping[str, str]:
         """Return the names of keys by id, at most a few seconds old."""
         if time.monotonic() - self._read_at >= _NAMES_S:

@@ -9,7 +9,6 @@ from aiohttp import web
 from msgspec import Struct
 
 from proxy.api.admin.admin import RUN_QUERY
-from proxy.api.admin.approvals import approval_to_json
 from proxy.api.admin.json_output import detail_to_json, to_line
 from proxy.api.admin.queries import json_answer, parse_query, read_bool
 from proxy.base.errors import RequestError, ToolRelayError
@@ -157,7 +156,7 @@ class RunPages:
             parse_query(request.target.query)
             detail = await self._detail_of(request, run_id)
             self._tell(request, detail, "wire")
-            return json_answer(await self._wire.wire(detail.run.id))
+            return json_answer(await self._wire.wire(detail.run))
         raise request.unknown()
 
     async def _list(self, request: UiRequest) -> dict[str, Any]:
@@ -239,7 +238,8 @@ class RunPages:
         decisions = self._admin.approvals.decisions
         asked = await decisions.list(ApprovalFilter(limit=_MOST_APPROVALS, run_id=detail.run.id))
         rows = [
-            approval_to_json(one, in_list=True) | {"turn": one.turn, "call_id": one.call_id} for one in asked
+            self._admin.approvals.shown(one, in_list=True) | {"turn": one.turn, "call_id": one.call_id}
+            for one in asked
         ]
         return await self._rows.named(rows)
 
@@ -252,6 +252,7 @@ class RunPages:
             turn["first_ms"] = _ms(turn["first_at"], turn["started_at"])
         for call in (*shown["invocations"], *shown["inner_calls"]):
             call["offset_ms"] = _ms(call["started_at"], began)
+            call["description"] = self._admin.description_of(call)
         shown["approvals"] = await self._approvals_of(detail)
         shown["errors"] = help_with(
             [detail.run.error_code, *(call.error_code for call in (*detail.invocations, *detail.inner_calls))]

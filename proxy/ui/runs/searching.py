@@ -1,7 +1,8 @@
 """Search runs by words and by figures: reads the record from the newest run on, within bounds.
 
-Kept content is sealed by default, so a database cannot index it. This reads, opens and compares it instead.
-It works in the same way for every store, and costs nothing while nobody searches.
+The record leaves out the runs that it knows to lack a word (:mod:`proxy.records.words`); those that remain
+are read, opened and compared. Kept content is sealed by default, so a database cannot index it, and then that
+is each run. It works in the same way for every store, and costs nothing while nobody searches.
 """
 
 import asyncio
@@ -9,15 +10,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import orjson
 from msgspec import Struct
 
 from proxy.api.admin.admin import Admin
 from proxy.base.errors import RequestError
 from proxy.records.rows import MessageRecord
+from proxy.records.words import MOST_BYTES, ROLES, folded, texts_of
 from proxy.store.base import Store
 from proxy.ui.runs.run_rows import RunRows
-from proxy.ui.runs.texts import MOST_BYTES
 
 SEARCH: Final = ("q", "error", "min_cost", "min_s")
 """The query parameters of a search; all others are those of the list."""
@@ -26,11 +26,7 @@ _LONGEST_S: Final = 3.0
 _MOST_RUNS: Final = 20_000
 _MOST_FOUND: Final = 100
 _MOST_WORDS: Final = 8
-_ROLES: Final = ("request", "assistant", "tool", "function", "program", "output", "error")
-_SAME_IN_ALL: Final = frozenset({"role", "type"})
-"""Members of messages and parts whose values nobody wrote."""
-_DECLARED: Final = _SAME_IN_ALL | {"tools", "functions"}
-"""The same for whole requests; the tools that a client only declares are no part of what was said."""
+_MOST_KEYS: Final = 20
 
 
 class Wanted(Struct, frozen=True):
@@ -54,7 +50,8 @@ class Wanted(Struct, frozen=True):
         """Return whether all words occur in a run's messages or in the facts of its row."""
         facts = (row["model"], row["upstream"], row["caller_name"], row["error_code"], row["agent"])
         tools = (call["tool"] for call in row["calls"])
-        text = " ".join(filter(None, (*facts, *tools, *map(_words_of, messages)))).casefold()
+        texts = (text for message in messages for text in texts_of(message))
+        text = folded(" ".join(filter(None, (*facts, *tools, *texts))))
         return all(word in text for word in self.words)
 
 
@@ -62,7 +59,7 @@ def read_wanted(query: Mapping[str, str]) -> Wanted | None:
     """Return what a query searches for; ``None`` if it only lists. Raises :class:`RequestError` (400)."""
     if not any(query.get(name) for name in SEARCH):
         return None
-    words = tuple(query.get("q", "").casefold().split())
+    words = tuple(folded(query.get("q", "")).split())
     if len(words) > _MOST_WORDS:
         raise RequestError(400, f"q must have at most {_MOST_WORDS} words.", param="q")
     return Wanted(words, query.get("error", ""), _number(query, "min_cost"), _number(query, "min_s"))
@@ -95,10 +92,11 @@ class RunSearch(Struct, frozen=True):
         """
         listed = {name: value for name, value in query.items() if name not in SEARCH and name != "limit"}
         found: list[dict[str, Any]] = []
+        words = await self._alternatives(wanted.words)
         began, searched, more, until = time.monotonic(), 0, True, None
         while more and len(found) < _MOST_FOUND and searched < _MOST_RUNS:
             most = min(_AT_ONCE, _MOST_FOUND - len(found))
-            page = await self.admin.runs({**listed, "limit": str(most)})
+            page = await self.admin.runs({**listed, "limit": str(most)}, words)
             found += await self._fitting(page["data"], wanted)
             searched, more = searched + len(page["data"]), bool(page["has_more"])
             if page["data"]:
@@ -121,33 +119,20 @@ class RunSearch(Struct, frozen=True):
         fitting = [row for row in rows if wanted.fits_row(row)]
         if not wanted.words or not fitting:
             return fitting
-        kept = await self.store.read_messages([row["id"] for row in fitting], _ROLES, MOST_BYTES)
-        # In a thread: the messages may be many MB, and streams must not wait for them.
-        return await asyncio.to_thread(
-            lambda: [row for row in fitting if wanted.fits_text(row, kept.get(row["id"], ()))]
-        )
+        ids = [row["id"] for row in fitting]
+        found: set[str] = set()
+        left = {row["id"]: row for row in fitting}
+        async for portion in self.store.read_messages(ids, ROLES, MOST_BYTES):
+            texts = [(left.pop(run_id), messages) for run_id, messages in portion.items()]
+            # In a thread: the messages may be many MB, and streams must not wait for them.
+            found.update(await asyncio.to_thread(_found, wanted, texts))
+        found.update(_found(wanted, [(row, ()) for row in left.values()]))
+        return [row for row in fitting if row["id"] in found]
+
+    async def _alternatives(self, words: Sequence[str]) -> list[list[str]]:
+        """Return each word with the ids of the keys that have it in their names: runs have only the ids."""
+        return [[word, *(await self.rows.keys_named(word))[:_MOST_KEYS]] for word in words]
 
 
-def _words_of(row: MessageRecord) -> str:
-    return " ".join(filter(None, (row.content, *_texts(row.content_json), *_texts(row.tool_calls))))
-
-
-def _texts(text: str | None) -> list[str]:
-    """Return the texts in JSON, as people read them: without escapes, names of members, and what every
-    request of a dialect has; the text itself if it is not JSON."""
-    try:
-        left: list[Any] = [orjson.loads(text)] if text else []
-    except orjson.JSONDecodeError:
-        return [text or ""]
-    if left and isinstance(left[0], dict):
-        left = [value for name, value in left[0].items() if name not in _DECLARED]
-    texts: list[str] = []
-    while left:
-        value = left.pop()
-        if isinstance(value, str):
-            texts.append(value)
-        elif isinstance(value, list):
-            left += reversed(value)
-        elif isinstance(value, dict):
-            left += (part for name, part in value.items() if name not in _SAME_IN_ALL)
-    return texts
+def _found(wanted: Wanted, texts: Sequence[tuple[Mapping[str, Any], Sequence[MessageRecord]]]) -> list[str]:
+    return [row["id"] for row, messages in texts if wanted.fits_text(row, messages)]

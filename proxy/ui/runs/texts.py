@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from proxy.records.rows import MessageRecord
+from proxy.records.words import MOST_BYTES
 from proxy.store.base import Store
 from proxy.ui.runs.conversation import FAILURE, request_messages
 from proxy.wires.crossing.codec import ConversationCodec
@@ -11,8 +12,6 @@ from proxy.wires.crossing.codec import ConversationCodec
 _LONGEST_LINE: Final = 200
 _LONGEST_READ: Final = 20_000
 """Only so many characters of a text are folded into a line."""
-MOST_BYTES: Final = 256 * 1024
-"""Longer messages are not read for a list."""
 _ROLES: Final = ("request", "assistant", FAILURE, "program")
 
 Codecs = Mapping[str, ConversationCodec]
@@ -23,10 +22,10 @@ async def read_texts(store: Store, codecs: Codecs, wires: Mapping[str, str]) -> 
 
     ``wires`` maps the id of each run to the dialect of its client.
     """
-    kept = await store.read_messages(list(wires), _ROLES, MOST_BYTES)
-    return [
-        {"id": run_id, **texts_of(kept.get(run_id, ()), codecs.get(wire))} for run_id, wire in wires.items()
-    ]
+    made = {run_id: {"question": None, "answer": None} for run_id in wires}
+    async for portion in store.read_messages(list(wires), _ROLES, MOST_BYTES):
+        made |= {run_id: texts_of(rows, codecs.get(wires[run_id])) for run_id, rows in portion.items()}
+    return [{"id": run_id, **texts} for run_id, texts in made.items()]
 
 
 def texts_of(messages: Sequence[MessageRecord], codec: ConversationCodec | None) -> dict[str, Any]:

@@ -67,6 +67,7 @@ class ReplayUpstream:
         *,
         fresh_ids: bool = True,
         pace: float = 0.0,
+        untimed_ms: float = 0.0,
         as_provider: bool = False,
         clean: Callable[[bytes], bytes] = bytes,
         missed: Callable[[str], None] = lambda explained: None,
@@ -74,7 +75,8 @@ class ReplayUpstream:
         """``folders`` are searched for exchanges at any depth.
 
         With ``fresh_ids`` every response gets new ids in place of the recorded ones, as from a real provider.
-        ``pace`` scales the recorded waits between pieces: 0 leaves them out, 1 keeps them.
+        ``pace`` scales the recorded waits between pieces: 0 leaves them out, 1 keeps them. ``untimed_ms`` is
+        the wait before each event of a stream without recorded times, scaled alike.
 
         ``as_provider`` is for clients that know no proxy: what the clients of the recording sent and got
         answers, too, instructions and tools must be the same, and a miss shows all differences. ``clean``
@@ -96,6 +98,7 @@ class ReplayUpstream:
         self._matcher = Matcher(self._turns, whole=as_provider)
         self._fresh_ids = fresh_ids
         self._pace = pace
+        self._untimed_ms = untimed_ms * pace
         self._as_provider = as_provider
         self._clean = clean
         self._missed = missed
@@ -170,7 +173,8 @@ class ReplayUpstream:
             body = _with_fresh_ids(body, endpoint.dialect.answer_ids)
         # A delay that somebody wrote into a fixture is part of what it shows, except to a test.
         delays = self._pace if self._as_provider else 1.0
-        pieces = _timed_pieces(turn, body, self._pace, delays) if as_events else [(0.0, body)]
+        event_ms = turn.delay_ms * delays + self._untimed_ms
+        pieces = _timed_pieces(turn, body, self._pace, event_ms) if as_events else [(0.0, body)]
         headers = _listed(
             self._rules, _headers(turn, endpoint.dialect.framing.content_type, as_events=as_events)
         )
@@ -298,7 +302,7 @@ def _response_ids(body: bytes) -> list[str]:
     return list(ids)
 
 
-def _timed_pieces(turn: RecordedTurn, body: bytes, pace: float, delays: float) -> list[tuple[float, bytes]]:
+def _timed_pieces(turn: RecordedTurn, body: bytes, pace: float, event_ms: float) -> list[tuple[float, bytes]]:
     """Cut the body into its recorded network pieces, else into events, each with its wait in seconds."""
     if turn.chunks:
         ends = [0]
@@ -309,7 +313,7 @@ def _timed_pieces(turn: RecordedTurn, body: bytes, pace: float, delays: float) -
         waits = [max(0.0, later - earlier) * pace / 1000 for earlier, later in pairwise(offsets)]
     else:
         ends = [0, *(m.end() for m in _EVENT_END.finditer(body)), len(body)]
-        waits = [turn.delay_ms * delays / 1000] * (len(ends) - 1)
+        waits = [event_ms / 1000] * (len(ends) - 1)
     pieces = [body[a:b] for a, b in pairwise(ends)]
     return [(min(wait, LONGEST_WAIT_S), piece) for wait, piece in zip(waits, pieces, strict=True) if piece]
 

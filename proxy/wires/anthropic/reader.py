@@ -6,7 +6,7 @@ name.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import orjson
 
@@ -36,6 +36,7 @@ from proxy.wires.anthropic.blocks import (
 )
 from proxy.wires.anthropic.dialect import event_type
 from proxy.wires.repairing import CUT_OFF
+from proxy.wires.stream.plain import PLAIN_ENDS, PlainTurn
 from proxy.wires.stream.reader import StreamReader
 from proxy.wires.stream.sse import SSEEvent
 from proxy.wires.turn.assembler import Fragment, mint_call_id
@@ -277,6 +278,31 @@ class AnthropicTurnReader(StreamReader[SSEEvent]):
             return []
         self._given.pop(number, None)
         return self._calls.add(Fragment(number, arguments=text))
+
+
+class PlainMessage(PlainTurn):
+    """The plain text of one turn of a Messages upstream that came as one object."""
+
+    __slots__ = ()
+
+    _CALL: ClassVar[bytes] = b"tool_use"
+
+    def _note_reply(self, payload: dict[str, Any]) -> bool:
+        content, reason, usage = payload.get("content"), payload.get("stop_reason"), payload.get("usage")
+        if type(content) is not list or type(reason) is not str or AnthropicTurnReader._error(payload):
+            return False
+        for block in content:
+            if type(block) is not dict or block.get("type") != "text" or block.get("citations"):
+                return False
+            if type(text := block.get("text")) is not str:
+                return False
+            self._texts.append(text)
+        if isinstance(payload.get("id"), str):
+            self.id, self.model = payload["id"], str(payload.get("model") or "")
+        if isinstance(usage, dict):
+            self.usage = messages_usage(merge_usage({}, usage))
+        self.finish = finished(reason) if reason else None
+        return self.finish is not None and self.finish.reason in PLAIN_ENDS
 
 
 def _raw_content(body: bytes, payload: Mapping[str, Any]) -> bytes:

@@ -26,7 +26,7 @@ from proxy.wires.anthropic.hosted.programs import (
 )
 from proxy.wires.anthropic.hosted.sealed_results import SealedResults
 from proxy.wires.anthropic.hosted.tools import SearchForm, hosted_tools, spoken
-from proxy.wires.anthropic.reader import AnthropicTurnReader
+from proxy.wires.anthropic.reader import AnthropicTurnReader, PlainMessage
 from proxy.wires.anthropic.reply import AnthropicReplyWriter
 from proxy.wires.anthropic.request import AnthropicRequest, parse_anthropic_request
 from proxy.wires.anthropic.typed_tools.searching import with_search
@@ -36,6 +36,7 @@ from proxy.wires.chosen import ShownTools
 from proxy.wires.client_port import ClientRequest, ClientView, ProgramResults, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.hosted.part_ids import PartIds
+from proxy.wires.stream.plain import PlainTurn
 from proxy.wires.typed_tools.functions import EVERY_TYPE, AsFunctions, UpstreamTypes
 from proxy.wires.wire import Wire
 
@@ -112,6 +113,11 @@ class AnthropicWire(Wire):
 
     def encoder(self, request: ClientRequest) -> TurnEncoder:
         return AnthropicTurnEncoder(request.model, cast(AnthropicRequest, request).eager)
+
+    def plain_turn(self, request: ClientRequest, *, usage_was_added: bool) -> PlainTurn | None:
+        asked = cast(AnthropicRequest, request)
+        is_read = asked.stream or asked.wants_json or asked.chosen or asked.container
+        return None if is_read else PlainMessage()
 
     def writer(self, request: ClientRequest, view: ClientView) -> StreamWriter:
         asked = cast(AnthropicRequest, request)

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from proxy.base.errors import Unreadable, WireError
 from proxy.base.events import (
-    FinishReason,
     Frame,
     ReasoningDelta,
     RefusalDelta,
@@ -28,7 +27,7 @@ from proxy.base.events import (
 from proxy.json.lenient import UNPLACED_CALL, loads, may_hold_call
 from proxy.json.objects import objects_in
 from proxy.wires.chat.message import MessageBuilder, native_call, part_text, part_thought, reply_message
-from proxy.wires.stream.plain import PlainTurn
+from proxy.wires.stream.plain import PLAIN_ENDS, PlainTurn
 from proxy.wires.stream.reader import StreamReader
 from proxy.wires.stream.sse import DONE, SSEEvent, encode_event
 from proxy.wires.turn.assembler import Fragment, ToolCallAssembler
@@ -46,7 +45,6 @@ _ECHOED = ("tools", "functions", "arguments", "input")
 """Members in which an object that looks like a call is none."""
 _TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 _MOST_WORDS = 1000
-_PLAIN_ENDS = (FinishReason.STOP, FinishReason.LENGTH)
 _PADDING = ("obfuscation", "p")
 """Members without meaning, which hide the length of the text from those who see the size of an event."""
 
@@ -251,26 +249,30 @@ class PlainChatTurn(PlainTurn):
     def _free_names(self, raw: bytes, payload: dict[str, Any]) -> tuple[Sequence[str], Sequence[str]] | None:
         return _free_names(raw, payload)
 
-    def _note(self, payload: dict[str, Any]) -> bool:
+    def _note_reply(self, payload: dict[str, Any]) -> bool:
+        return self._note(payload, whole=True)
+
+    def _note(self, payload: dict[str, Any], *, whole: bool = False) -> bool:
         choices = payload.get("choices")
         if type(choices) is not list or len(choices) > 1 or payload.get("error"):
             return False
         if not self.id and isinstance(payload.get("id"), str):
             self.id, self.model = payload["id"], str(payload.get("model") or "")
-        if choices and not self._note_choice(choices[0]):
+        if choices and not self._note_choice(choices[0], whole):
             return False
         if (usage := usage_of(payload)) is not None:
             self.usage = usage
         return True
 
-    def _note_choice(self, choice: Any) -> bool:
-        if type(choice) is not dict or choice.get("index") or "message" in choice:
+    def _note_choice(self, choice: Any, whole: bool) -> bool:
+        if type(choice) is not dict or choice.get("index") or ("delta" if whole else "message") in choice:
             return False
-        delta = choice.get("delta")
+        delta = choice.get("message" if whole else "delta")
         if type(delta) is not dict:
             return False
         for name, value in delta.items():
-            if value is None or name == "role":
+            # A whole message lists its annotations, also where it has none.
+            if value is None or name == "role" or (whole and value == []):
                 continue
             if name not in _TEXTS or type(value) is not str:
                 return False
@@ -278,8 +280,7 @@ class PlainChatTurn(PlainTurn):
                 self._texts.append(value)
         if word := choice.get("finish_reason"):
             self.finish = finished(word) if type(word) is str else None
-            # After any other reason the run or the writer has something to do.
-            return self.finish is not None and self.finish.reason in _PLAIN_ENDS
+            return self.finish is not None and self.finish.reason in PLAIN_ENDS
         return True
 
 

@@ -21,6 +21,8 @@ class CallForm(ABC):
     """
 
     shows_images = False
+    begun_is_whole = False
+    """Whether the part that shows how a call begins never changes; the part with its end comes later."""
 
     def signed(self, ids: PartIds) -> Self:
         """Return the form for one answer, whose parts get these ids."""
@@ -55,6 +57,10 @@ class CallForm(ABC):
     def part_id(self, call_id: str) -> str:
         """Return the id of the part that shows a call, if calls of the client refer to it; else empty."""
         return ""
+
+    def call_id(self) -> str:
+        """Return an id for a call that a program makes of the client."""
+        raise NotImplementedError
 
     def usage(self, result: ToolResult) -> dict[str, Any]:
         """Return what a call adds to the usage of the answer."""

@@ -19,7 +19,9 @@ from proxy.base.events import ToolDefinition, ToolResult
 from proxy.wires.hosted.forms import CallForm
 from proxy.wires.hosted.places import place_of
 
-HostedKind = Literal["web_search", "web_fetch", "image_generation", "code_execution"]
+HostedKind = Literal[
+    "web_search", "web_fetch", "image_generation", "code_execution", "programmatic_tool_calling"
+]
 """The kinds of tools that can be served; each is also the name by which models call it."""
 
 _MOST_PAGES: Final = 50
@@ -60,12 +62,14 @@ class ClientPrograms(Struct, frozen=True):
 
     ``tools`` are the functions of the client. ``only`` are the names of those that the model may not call
     itself, and ``places`` their positions in the list of tools. ``digest`` stands for all of this.
+    ``language`` is what the programs are written in: ``"python"`` or ``"javascript"``.
     """
 
     tools: tuple[ToolDefinition, ...] = ()
     only: frozenset[str] = frozenset()
     places: frozenset[int] = frozenset()
     digest: str = ""
+    language: Literal["python", "javascript"] = "python"
 
     @property
     def names(self) -> frozenset[str]:

@@ -18,6 +18,8 @@ from proxy.wires.responses.items import reasoning_item, sealed_turn, text_part
 from proxy.wires.stream.sse import END_MARK, encode_event
 
 _WORKING = {"web_search_call": "searching", "image_generation_call": "generating"}
+_TEXT_OF = {"custom_tool_call": "input", "program": "code", "program_output": "result"}
+"""The member of an item that is empty when it opens, by the item's type."""
 _NOT_YET: dict[str, Any] = {"status": "in_progress", "output": [], "usage": None, "completed_at": None}
 
 
@@ -76,8 +78,8 @@ def _unfilled(item: Mapping[str, Any]) -> dict[str, Any]:
             return {"status": "in_progress", "content": []}
         case "function_call":
             return {"status": "in_progress", "arguments": ""}
-        case "custom_tool_call":
-            return {"input": ""}
+        case "custom_tool_call" | "program" | "program_output" as kind:
+            return {_TEXT_OF[kind]: ""}
         case "mcp_call":
             return {"status": "in_progress", "arguments": "", "output": None, "error": None}
         case "tool_search_call":

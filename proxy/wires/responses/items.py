@@ -409,20 +409,22 @@ Item = Mapping[str, Any]
 def answer_spans(items: Iterable[Item]) -> Iterator[tuple[int, int]]:
     """Yield the start and end of each answer of a model: its items up to the client's next one.
 
-    An answer also ends after questions about calls that wait for approval. The client's items with the
+    It also ends before the output of a program that waited for the client, whose outputs were taken out. It
+    also ends after questions about calls that wait for approval. The client's items with the
     decisions were removed from the conversation, so the status of the next question marks the border.
     """
     start: int | None = None
-    asked, length = False, 0
+    asked, called, length = False, False, 0
     for position, item in enumerate(items):
         of_model = is_model_item(item)
         asks = of_model and _is_question(item)
-        if start is not None and (not of_model or (asked and (not asks or "status" in item))):
+        goes_on = called and item.get("type") == "program_output"
+        if start is not None and (not of_model or goes_on or (asked and (not asks or "status" in item))):
             yield start, position
             start = None
         if of_model and start is None:
             start = position
-        asked, length = asks, position + 1
+        asked, called, length = asks, item.get("type") == "function_call", position + 1
     if start is not None:
         yield start, length
 

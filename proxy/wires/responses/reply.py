@@ -18,18 +18,17 @@ from proxy.wires.responses.items import (
     mint_item_id,
     own_item_id,
     reasoning_item,
-    sealed_turn_item,
 )
 from proxy.wires.responses.own_items.hosted import OwnCalls
 from proxy.wires.responses.own_items.images import with_bounded_images
-from proxy.wires.responses.own_items.shown import Item, approval_item, traced_item
+from proxy.wires.responses.own_items.shown import Item, OwnItems, traced_item
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.request import answer_text
 from proxy.wires.responses.resource import ClientTools, complete_resource, ended_as
 from proxy.wires.turn.reply import ReplyWriter
 
 
-class ResponsesReplyWriter(ReplyWriter):
+class ResponsesReplyWriter(OwnItems, ReplyWriter):
     """Writes one Response for all turns of its run.
 
     ``asked`` is the client's request. ``echo`` are the fields that repeat what the client sent. ``first``
@@ -92,7 +91,9 @@ class ResponsesReplyWriter(ReplyWriter):
         self._output = [item for item in self._output if item.get("type") != "message"]
 
     def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
-        self._own_calls.begin(call, arguments, 0)
+        item = self._own_calls.begin(call, arguments, 0)
+        if item is not None and self._own_calls.is_whole(call):
+            self._output.append(item)
         return b""
 
     def _show_result(self, call: ToolCall, result: ToolResult) -> None:
@@ -110,12 +111,8 @@ class ResponsesReplyWriter(ReplyWriter):
     def _say(self, text: str) -> None:
         self._output.append(message_item(own_item_id("msg"), text, status="completed"))
 
-    def approval_requested(self, item_id: str, label: str, name: str, arguments: str) -> bytes:
-        self._output.append(approval_item(item_id, label, name, arguments))
-        return b""
-
-    def carry(self, sealed: str) -> bytes:
-        self._output.append(sealed_turn_item(own_item_id("rs"), sealed))
+    def _show(self, item: Item) -> bytes:
+        self._output.append(item)
         return b""
 
     def finish(self, reason: FinishReason | None) -> bytes:

@@ -29,6 +29,7 @@ from proxy.wires.responses.items import (
     own_mark,
     sealed_turn,
 )
+from proxy.wires.responses.own_items.programs import is_of_program
 from proxy.wires.responses.typed_tools.table import ADDITIONAL_TOOLS, NAMESPACE, brought_names, types_in
 from proxy.wires.turn.digest import (
     PrefixDigests,
@@ -374,6 +375,8 @@ def _told_apart(items: Iterable[Mapping[str, Any]], labels: Collection[str]) -> 
             continue
         if is_reference(item):
             found.append(["item_reference", item.get("id")])
+        elif kind == "function_call" and is_of_program(item.get("call_id")):
+            continue  # The model has called the program alone.
         elif kind == "function_call":
             found.append([kind, item.get("call_id"), item.get("name"), sent_arguments(item.get("arguments"))])
         elif kind != "message" or not _is_text(_spoken(item)):

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from proxy.base.conversation import Message
 from proxy.wires.chosen import ShownTools
-from proxy.wires.client_port import ClientRequest, ClientView, StreamWriter, TurnEncoder
+from proxy.wires.client_port import ClientRequest, ClientView, ProgramResults, StreamWriter, TurnEncoder
 from proxy.wires.crossing.codec import ConversationCodec
 from proxy.wires.hosted.part_ids import PartIds
 from proxy.wires.responses.approvals import RESPONSES_APPROVALS
@@ -24,6 +24,13 @@ from proxy.wires.responses.items import own_mark, response_of, turn_items, with_
 from proxy.wires.responses.own_items.hosted import hosted_tools, spoken
 from proxy.wires.responses.own_items.images import shown_images
 from proxy.wires.responses.own_items.outputs import masked_item
+from proxy.wires.responses.own_items.programs import (
+    Fingerprints,
+    ProgramForm,
+    joined_programs,
+    output_of,
+    without_callers,
+)
 from proxy.wires.responses.own_items.shown import opening_items
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.own_items.summaries import SealedSummaries
@@ -67,6 +74,13 @@ class ResponsesWire(Wire):
         self._key = key or secrets.token_bytes(32)
         self._keys = (self._key, *old_keys)
 
+    def joined_programs(self, raw: bytes) -> tuple[bytes, ProgramResults] | None:
+        return joined_programs(raw)
+
+    def check_container(self, payload: Mapping[str, Any], caller: str, *, needed: bool) -> None:
+        if needed:
+            Fingerprints(self._keys, caller).check(payload)
+
     def parse(self, payload: Mapping[str, Any]) -> ClientRequest:
         return parse_responses_request(payload)
 
@@ -77,6 +91,8 @@ class ResponsesWire(Wire):
 
         The request keeps the labels of the servers, because items that show calls of their tools need them.
         """
+        if any(tool.programs is not None for tool, _ in request.chosen.hosted):
+            raw = without_callers(raw)
         less, asked = super().without_chosen(raw, request, shown)
         return less, replace(cast(ResponsesRequest, asked), chosen=request.chosen)
 
@@ -144,6 +160,9 @@ class ResponsesWire(Wire):
         if view.shown.forms:
             ids = PartIds(self._keys, view.caller)
             view = structs.replace(view, shown=view.shown.signed(ids))
+        for form in view.shown.forms.values():
+            if isinstance(form, ProgramForm):
+                form.fingerprints = Fingerprints(self._keys, view.caller)
         kind = ResponsesStreamWriter if asked.stream else ResponsesReplyWriter
         made = kind(
             view,
@@ -152,7 +171,10 @@ class ResponsesWire(Wire):
             tools=ClientTools(asked.asked, view.is_hidden, open_names=asked.open_names),
             signer=signer,
             last_text_only=asked.wants_json,
-            first=opening_items(lists, view.approved, view.shown, signer),
+            first=[
+                *map(output_of, view.ended),
+                *opening_items(lists, view.approved, view.shown, signer),
+            ],
         )
         made.part_ids = ids
         return made

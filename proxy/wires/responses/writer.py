@@ -25,7 +25,7 @@ from proxy.base.events import (
 )
 from proxy.json.splice import replace_values, value_at
 from proxy.wires.chosen import usage_of_call
-from proxy.wires.client_port import ClientView, StreamWriter, TurnEnd
+from proxy.wires.client_port import ClientCall, ClientView, StreamWriter, TurnEnd
 from proxy.wires.repairing import CUT_OFF, failure_of
 from proxy.wires.responses.dialect import error_event
 from proxy.wires.responses.item_events import OpenItem, item_events, own_item_events
@@ -35,11 +35,11 @@ from proxy.wires.responses.items import (
     message_item,
     mint_item_id,
     own_item_id,
-    sealed_turn_item,
 )
 from proxy.wires.responses.own_items.hosted import OwnCalls, begin_events, end_events
 from proxy.wires.responses.own_items.images import with_bounded_images
-from proxy.wires.responses.own_items.shown import Item, approval_item, traced_item
+from proxy.wires.responses.own_items.programs import NO_TOKENS
+from proxy.wires.responses.own_items.shown import Item, OwnItems, traced_item
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.responses.reader import CLOSING, OPENING, ItemKeys
 from proxy.wires.responses.request import answer_text
@@ -53,7 +53,7 @@ from proxy.wires.turn.usage import add_usage
 _FACTS = frozenset({"model", "created_at"})
 
 
-class ResponsesStreamWriter(StreamWriter, FastWriter):
+class ResponsesStreamWriter(OwnItems, StreamWriter, FastWriter):
     """Writes one client's stream for all turns of its run.
 
     ``asked`` is the client's request. ``echo`` are the client's raw values of fields that the resource
@@ -437,6 +437,8 @@ class ResponsesStreamWriter(StreamWriter, FastWriter):
     def tool_started(self, call: ToolCall, arguments: Any) -> bytes:
         if (item := self._own_calls.begin(call, arguments, self._next_index)) is None:
             return b""
+        if self._own_calls.is_whole(call):
+            return self._show(item)
         self._next_index += 1
         return b"".join(map(self._emit, begin_events(item, self._next_index - 1)))
 
@@ -462,11 +464,9 @@ class ResponsesStreamWriter(StreamWriter, FastWriter):
         item = message_item(own_item_id("msg"), text, status="completed")
         return b"" if self._last_text_only else self._show(item)
 
-    def approval_requested(self, item_id: str, label: str, name: str, arguments: str) -> bytes:
-        return self._show(approval_item(item_id, label, name, arguments))
-
-    def carry(self, sealed: str) -> bytes:
-        return self._show(sealed_turn_item(own_item_id("rs"), sealed))
+    def client_called(self, name: str, calls: Sequence[ClientCall]) -> bytes:
+        self._usage = add_usage(self._usage or {}, NO_TOKENS)
+        return super().client_called(name, calls)
 
     def keep_alive(self) -> bytes:
         return KEEP_ALIVE

@@ -20,6 +20,8 @@ _PEOPLE = ("user", "safety_identifier")
 _MOST_CHAINED: Final = 128
 """The largest number of messages before a question that are kept as evidence of its place."""
 _MOST_TEXT: Final = 20_000
+_PREFIX_BYTES: Final = 32
+_OF_NOTHING: Final = hashlib.blake2b(digest_size=_PREFIX_BYTES).digest()
 _MOST_BEGUN: Final = 500
 """The most characters of words whose digest is kept: a system prompt may be among them."""
 
@@ -61,9 +63,9 @@ class PrefixDigests:
             return digests[end]
         if (state := self._state) is None or rule != self._rule:
             # Created late, because most conversations need no digest.
-            state = self._state = hashlib.blake2b(digest_size=32)
+            state = self._state = hashlib.blake2b(digest_size=_PREFIX_BYTES)
             self._rule = rule
-            digests[:], self._chain = [state.digest()], {}
+            digests[:], self._chain = [_OF_NOTHING], {}
         wanted = len(self._messages) if end is None else min(end, len(self._messages))
         leading = 0 if rule == "exact" else self.leading
         visible, messages, dumps = self._visible, self._messages, orjson.dumps
@@ -174,9 +176,10 @@ def conversation_digests(words: Sequence[str], each: Iterable[Sequence[bytes]]) 
     shared = begun(tuple(words))
     found = []
     for parts in each:
-        state = shared.copy()
+        state, hashed = shared.copy(), b""
         for part in parts:
-            state.update(len(part).to_bytes(8, "big") + part)
+            hashed += len(part).to_bytes(8, "big") + part
+        state.update(hashed)
         found.append(state.hexdigest())
     return found
 

@@ -106,7 +106,7 @@ def test_the_demo_from_an_empty_folder(tmp_path: Path) -> None:
     """The commands that the demo prints work as pasted, its questions are answered, and it shows the runs."""
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    with running(tmp_path, "demo", "--port", "0", env={"TMPDIR": str(temporary)}) as demo:
+    with running(tmp_path, "demo", "--port", "0", "--speed", "0", env={"TMPDIR": str(temporary)}) as demo:
         demo.read_until("Runs appear here")
         text = "\n".join(demo.lines)
         assert "2026-11-21T14:05:00+01:00" in text
@@ -162,16 +162,16 @@ def test_the_demo_prints_how_to_look_at_a_run(tmp_path: Path) -> None:
         folder.mkdir()
     (elsewhere / "toolrelay.toml").write_text("[server]\nprot = 1\n")
     env = {"TMPDIR": str(temporary)}
-    with running(tmp_path, "demo", "--port", "0", env=env) as demo:
+    with running(tmp_path, "demo", "--port", "0", "--speed", "0", env=env) as demo:
         answers(demo.address, QUESTIONS[1][0])
         line = demo.read_until(r"^\[([0-9a-f]{8})\] more: ")
         assert "core__get_current_time" in shown_by(line.string, elsewhere)
-        with running(tmp_path, "demo", "--port", "0", env=env) as other:
+        with running(tmp_path, "demo", "--port", "0", "--speed", "0", env=env) as other:
             assert other.stop()[0] == 0
         _, out, _ = demo.stop()
         assert "until the next demo starts" in out
     assert f"run_{line[1]}" in shown_by(line.string, elsewhere)
-    with running(tmp_path, "demo", "--port", "0", env=env) as third:
+    with running(tmp_path, "demo", "--port", "0", "--speed", "0", env=env) as third:
         (left,) = temporary.glob("toolrelay-demo-*")
         third.stop()
     assert str(left) not in line.string
@@ -181,7 +181,7 @@ def test_the_demo_listens_to_nobody_elses_settings(tmp_path: Path) -> None:
     """The demo ignores the folder's configuration and TOOLRELAY_ variables."""
     (tmp_path / "toolrelay.toml").write_text("[server]\nprot = 1\n")
     env = {"TOOLRELAY_SERVER__PROT": "1", "TMPDIR": str(tmp_path)}
-    with running(tmp_path, "demo", "--port", "0", env=env) as demo:
+    with running(tmp_path, "demo", "--port", "0", "--speed", "0", env=env) as demo:
         assert demo.address.startswith("http://127.0.0.1:")
         assert demo.stop()[0] == 0
 
@@ -428,7 +428,7 @@ def test_record_makes_fixtures_that_replay(tmp_path: Path) -> None:
     """record saves an exchange; a server that replays it gives the same answer."""
     replay_config(tmp_path)
     question = QUESTIONS[3][0]
-    with running(tmp_path, "demo", "--port", "0") as origin:
+    with running(tmp_path, "demo", "--port", "0", "--speed", "0") as origin:
         url = f"{origin.address}/v1"
         with running(tmp_path, "record", "--upstream", url, "--out", "saved", "--port", "0") as recorder:
             assert "what users ask" in "\n".join(recorder.lines)

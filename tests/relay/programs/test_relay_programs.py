@@ -165,6 +165,30 @@ async def test_calls_of_programs_use_the_budget_of_the_run(watch: Watch) -> None
     assert watch.started == ["echo"] * 3
 
 
+@pytest.mark.parametrize(("above", "offered"), [(3, True), (1000, False)])
+async def test_auto_offers_programs_where_the_model_would_search(
+    above: int, offered: bool, watch: Watch
+) -> None:
+    """With so many tools that a model would search, it writes programs, whatever its client declares."""
+    models = Models({"m": lambda asked: Turn(f"{RUN_PROGRAM in asked.tools} {ECHO in asked.tools}")})
+    async with served(models, tools={"programs": "auto", "search_above_tools": above}) as proxy:
+        assert await said(proxy) == f"{offered} {not offered}"
+    models = Models({"m": writes(f"(await {ECHO}(text='a'))['echo']")})
+    async with served(models, tools={"programs": "auto", "search_above_tools": 3}) as proxy:
+        assert await said(proxy) == "a"
+    assert watch.started == ["echo"]
+
+
+async def test_a_program_that_goes_on_with_refused_calls_is_stopped(watch: Watch) -> None:
+    """Each refusal is a row of the record, so a loop of them ends soon, and not with the program's time."""
+    code = f"while True:\n    try:\n        await {ECHO}(text='a')\n    except RuntimeError:\n        pass"
+    async with served(Models({"m": writes(code)}), tools={"max_calls": 4}) as proxy:
+        assert "went on with calls that were refused" in await said(proxy)
+        _, (program,) = await runs_of(proxy)
+    assert watch.started == ["echo"] * 3
+    assert len(program.invocations) < 200
+
+
 async def test_calls_of_programs_cost_their_price(watch: Watch) -> None:
     """They count in ``tools.max_cost``, in the program's run and in the caller's limits."""
     code = f"for n in range(9):\n    await {ECHO}(text=str(n))"

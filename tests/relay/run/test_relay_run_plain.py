@@ -14,15 +14,17 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from running_proxy import Proxy, make_config, running
-from stepping import END, EVENT, HEAD
+from stepping import CHAT, END, EVENT, HEAD
 from waiting import until
 
+from proxy.wires.anthropic.wire import AnthropicWire
 from proxy.wires.chat.reader import ChatTurnReader
 from proxy.wires.chat.request import parse_chat_request
 from proxy.wires.chat.wire import ChatWire
 from proxy.wires.chat.writer import ChatStreamWriter
 from proxy.wires.client_port import ClientView
 from proxy.wires.stream.held import identity
+from proxy.wires.stream.plain import PlainTurn
 
 HEADER = b'data: {"id":"c1","object":"chat.completion.chunk","created":7,"model":"m","choices":['
 
@@ -93,7 +95,83 @@ ODD = [
     b"data: [DONE]\n\n",
     b"data: [DONE]",
 ]
+WHOLE = HEAD.replace(b"text/event-stream", b"application/json")
+PLAIN_MEMBERS = [
+    '"content":"Hello"',
+    '"content":" there, \\"friend\\" \\u00e9 Grüße"',
+    '"content":null',
+    '"refusal":null,"annotations":[]',
+    '"reasoning_content":"I think"',
+    '"refusal":"no"',
+]
+ODD_MEMBERS = [
+    '"content":[{"type":"text","text":"part"}]',
+    '"content":"half \\ud83d"',
+    '"content":"about tool_calls"',
+    '"content":7',
+    '"tool_calls":null',
+    '"tool_calls":[]',
+    '"annotations":[{"type":"url_citation"}]',
+    '"tool_calls":[{"id":"call_1","type":"function","function":{"name":"probe_tools__echo",'
+    '"arguments":"{\\"text\\":\\"hi\\"}"}}]',
+    '"tool\\u005fcalls":[{"id":"call_1","type":"function","function":{"name":"probe_tools__echo",'
+    '"arguments":"{}"}}]',
+    '"tool_calls":[{"id":"call_2","type":"function","function":{"name":"mine","arguments":"{}"}}]',
+]
+REASONS = ['"stop"', '"length"', '"stop"', "null", '"content_filter"', '"tool_calls"', "1"]
+ODD_REPLIES = [
+    b"",
+    b"[]",
+    b"{broken",
+    b'{"error":{"message":"bad","code":"c"}}',
+    b'{"choices":[]}',
+    b'{"choices":7}',
+    b'{"choices":[7]}',
+    b'{"choices":[{"index":0,"message":null,"finish_reason":"stop"}]}',
+    b'{"choices":[{"index":0,"delta":{"content":"x"},"message":{"content":"y"},"finish_reason":"stop"}]}',
+    EVENT,
+]
+
+
+def reply(members: str, reason: str = '"stop"', more: str = "", index: int = 0) -> bytes:
+    """Return a whole reply of one choice."""
+    message = f'{{"role":"assistant",{members}}}'
+    choice = f'{{"index":{index},"message":{message},"finish_reason":{reason}}}'
+    head = HEADER.removeprefix(b"data: ").replace(b".chunk", b"")
+    return head + choice.encode() + b"]" + more.encode() + b"}"
+
+
 MINE = {"type": "function", "function": {"name": "mine", "parameters": {"type": "object"}}}
+
+
+BLOCKS = [
+    '{"type":"text","text":"Hello"}',
+    '{"type":"text","text":" there, \\"friend\\" \\u00e9 Grüße"}',
+    '{"type":"text","text":""}',
+    '{"type":"text","text":"x","citations":null}',
+]
+ODD_BLOCKS = [
+    '{"type":"thinking","thinking":"hm","signature":"s"}',
+    '{"type":"text","text":7}',
+    '{"type":"text"}',
+    '{"type":"te\\u0078t","text":"b"}',
+    '{"type":"text","text":"about tool_use"}',
+    '{"type":"text","text":"a","citations":[{"type":"web_search_result_location","url":"https://a.example",'
+    '"title":"A","cited_text":"a","encrypted_index":"e"}]}',
+    '{"type":"tool_use","id":"toolu_1","name":"probe_tools__echo","input":{"text":"hi"}}',
+    '{"type":"tool_use","id":"toolu_2","name":"mine","input":{}}',
+    "7",
+]
+STOPS = ['"end_turn"', '"max_tokens"', '"stop_sequence"', '"tool_use"', '"refusal"', "null", '"odd"']
+
+
+def message(blocks: str, reason: str = '"end_turn"', more: str = "") -> bytes:
+    """Return a whole reply of Messages."""
+    usage = '{"input_tokens":3,"cache_read_input_tokens":2,"output_tokens":4}'
+    return (
+        f'{{"id":"msg_1","type":"message","role":"assistant","model":"m","content":[{blocks}],'
+        f'"stop_reason":{reason},"stop_sequence":null,"usage":{usage}{more}}}'
+    ).encode()
 
 
 @dataclass(frozen=True)
@@ -103,6 +181,18 @@ class Script:
     pieces: tuple[bytes, ...]
     cut: bool = False
     ask: dict[str, Any] = field(default_factory=dict)
+    head: bytes = HEAD
+    path: str = CHAT.path
+
+    @classmethod
+    def of_reply(cls, body: bytes, *, cut: bool = False) -> "Script":
+        """Return the script of an answer that is one object."""
+        return cls((body,) if body else (), cut, {"stream": False}, WHOLE)
+
+    @classmethod
+    def of_message(cls, body: bytes, *, cut: bool = False) -> "Script":
+        """Return the script of an answer that is one object of Messages."""
+        return cls((body,), cut, {"stream": False, "max_tokens": 9}, WHOLE, "/v1/messages")
 
 
 @dataclass
@@ -120,8 +210,12 @@ class Upstream:
                 opening = (await reader.readuntil(b"\r\n\r\n")).lower()
                 length = int(opening.partition(b"content-length:")[2].partition(b"\r\n")[0])
                 self.bodies.append(json.loads(await reader.readexactly(length)))
-                script, self.script = self.script or Script((EVENT, END)), None
-                writer.write(HEAD)
+                streams = self.bodies[-1].get("stream")
+                usual = Script((EVENT, END)) if streams else Script.of_reply(reply(PLAIN_MEMBERS[0]))
+                if b"/messages" in opening:
+                    usual = Script.of_message(message(BLOCKS[0]))
+                script, self.script = self.script or usual, None
+                writer.write(script.head)
                 for piece in script.pieces:
                     writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
                     for _ in range(4):  # So that most pieces are read one by one.
@@ -139,8 +233,9 @@ async def behind_it(content: str = "all") -> AsyncIterator[tuple[Proxy, Upstream
     upstream = Upstream()
     upstream.goes_on.set()
     server = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
+    address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
     config = make_config(
-        f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1",
+        {"base_url": address, "wires": ("chat", "anthropic")},
         allow=("probe_tools__echo",),
         modules=(str(probe_tools.__file__),),
         store={"content": content, "wire_bytes": False},
@@ -171,7 +266,7 @@ async def record_of(proxy: Proxy, run_id: str | None) -> str:
     return repr((run, turns, messages, calls))
 
 
-_CHANCE = re.compile(r"127\.0\.0\.1:\d+|run_[0-9a-f]{32}|call_[0-9a-zA-Z]{20,}")
+_CHANCE = re.compile(r"127\.0\.0\.1:\d+|(?:run|req)_[0-9a-f]{32}|(call|toolu)_[0-9a-zA-Z]{20,}")
 _COUNTED = re.compile(rb"^(toolrelay_\w+?_total|gen_ai\w+?_(?:count|sum))(\{.*\})? (\S+)$", re.MULTILINE)
 
 
@@ -187,14 +282,14 @@ async def observed(proxy: Proxy, upstream: Upstream, script: Script) -> list[str
     upstream.script, upstream.bodies = script, []
     before = await counters(proxy)
     ask = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}], **script.ask}
-    answer = await proxy.ask(ask)
+    answer = await proxy.ask(ask, path=script.path)
     seen: list[Any] = [answer.status, answer.clean, answer.body, [*upstream.bodies]]
     seen.append(sorted(set(answer.names())))
     seen.append(await record_of(proxy, answer.header("x-toolrelay-run")))
     said = {"role": "assistant", "content": _text(answer.body) or "nothing"}
     history = [*ask["messages"], said, {"role": "user", "content": "and?"}]
     upstream.bodies = []
-    again = await proxy.ask({**ask, "messages": history})
+    again = await proxy.ask({**ask, "messages": history}, path=script.path)
     seen += [again.body, [*upstream.bodies], again.header("x-toolrelay-restored")]
     seen.append(await record_of(proxy, again.header("x-toolrelay-run")))
     after = await counters(proxy)
@@ -203,11 +298,15 @@ async def observed(proxy: Proxy, upstream: Upstream, script: Script) -> list[str
 
 
 def _text(body: bytes) -> str:
-    """Return the text of a stream as a client would put it together."""
+    """Return the text of a stream, or of a reply, as a client would put it together."""
     said = []
     for line in body.splitlines():
         with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
-            said.append(json.loads(line.removeprefix(b"data: "))["choices"][0]["delta"].get("content"))
+            payload = json.loads(line.removeprefix(b"data: "))
+            if "choices" in payload:
+                choice = payload["choices"][0]
+                said.append((choice.get("delta") or choice.get("message")).get("content"))
+            said += [block["text"] for block in payload.get("content", ()) if block.get("type") == "text"]
     return "".join(one for one in said if isinstance(one, str))
 
 
@@ -218,19 +317,27 @@ def without(*_: Any, **__: Any) -> None:
 async def both(scripts: Sequence[Script], monkeypatch: pytest.MonkeyPatch) -> int:
     """Compare each script read by frames with the same read plainly; return how many were plain."""
     plain = 0
-    noted = ChatTurnReader.note_plain
+    noted, take_reply = ChatTurnReader.note_plain, PlainTurn.take_reply
 
     def note_plain(reader: ChatTurnReader, turn: Any) -> None:
         nonlocal plain
         plain += 1
         noted(reader, turn)
 
+    def taken(turn: PlainTurn, body: bytes) -> bool:
+        nonlocal plain
+        is_plain = take_reply(turn, body)
+        plain += is_plain
+        return is_plain
+
     async with behind_it() as (proxy, upstream):
         with monkeypatch.context() as patch:
             patch.setattr(ChatWire, "plain_turn", without)
+            patch.setattr(AnthropicWire, "plain_turn", without)
             expected = [await observed(proxy, upstream, script) for script in scripts]
     async with behind_it() as (proxy, upstream):
         monkeypatch.setattr(ChatTurnReader, "note_plain", note_plain)
+        monkeypatch.setattr(PlainTurn, "take_reply", taken)
         found = [await observed(proxy, upstream, script) for script in scripts]
     for script, one, other in zip(scripts, expected, found, strict=True):
         for part, (left, right) in enumerate(zip(one, other, strict=True)):
@@ -262,6 +369,65 @@ def test_any_stream_is_answered_alike(drawn: list[Script]) -> None:
     """Client, upstream, record, metrics and the next request are the same, read plainly or by frames."""
     with pytest.MonkeyPatch.context() as patch:
         asyncio.run(both(drawn, patch))
+
+
+@st.composite
+def replies(draw: st.DrawFn) -> Script:
+    """Draw a reply: mostly a plain one, now and then one with an odd member, an odd end or broken off."""
+    members = draw(st.lists(st.sampled_from(PLAIN_MEMBERS * 3 + ODD_MEMBERS), min_size=1, max_size=3))
+    more = draw(st.sampled_from(["", f',"usage":{USAGE}', ',"usage":null', ',"service_tier":"default"']))
+    body = reply(",".join(members), draw(st.sampled_from(REASONS)), more, draw(st.sampled_from([0, 0, 0, 1])))
+    if draw(st.integers(0, 5)) == 0:
+        body = draw(st.sampled_from([*ODD_REPLIES, body.replace(b",", b",\r\n"), body + b" ", body[:-1]]))
+    script = Script.of_reply(body, cut=draw(st.integers(0, 9)) == 0)
+    if draw(st.booleans()):
+        script.ask["tools"] = [MINE]
+    return script
+
+
+@settings(max_examples=12, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@given(st.lists(replies(), min_size=6, max_size=10))
+def test_any_reply_is_answered_alike(drawn: list[Script]) -> None:
+    """So it is for answers without a stream."""
+    with pytest.MonkeyPatch.context() as patch:
+        asyncio.run(both(drawn, patch))
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> Script:
+    """Draw a reply of Messages in the same way."""
+    blocks = draw(st.lists(st.sampled_from(BLOCKS * 4 + ODD_BLOCKS), max_size=3))
+    more = draw(st.sampled_from(["", ',"container":null', ',"x":{"type":"tool_use","name":"mine"}']))
+    body = message(",".join(blocks), draw(st.sampled_from(STOPS)), more)
+    if draw(st.integers(0, 5)) == 0:
+        body = draw(st.sampled_from([b"[]", b'{"type":"error"}', body.replace(b",", b",\r\n"), body[:-1]]))
+    return Script.of_message(body, cut=draw(st.integers(0, 9)) == 0)
+
+
+@settings(max_examples=12, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@given(st.lists(messages(), min_size=6, max_size=10))
+def test_any_message_is_answered_alike(drawn: list[Script]) -> None:
+    """So it is for replies of Messages."""
+    with pytest.MonkeyPatch.context() as patch:
+        asyncio.run(both(drawn, patch))
+
+
+async def test_usual_messages_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text alone is read without a reader, and so is the answer to the next request."""
+    usual = [message(blocks) for blocks in (*BLOCKS, ",".join(BLOCKS))]
+    assert await both([*map(Script.of_message, usual)], monkeypatch) == 2 * len(usual)
+
+
+async def test_each_kind_of_reply_is_answered_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each plain member of a reply leaves it plain, and each odd one has it read by a reader."""
+    usual = [reply(members, more=f',"usage":{USAGE}') for members in PLAIN_MEMBERS]
+    odd = [*map(reply, ODD_MEMBERS), *ODD_REPLIES]
+    plain = await both([*map(Script.of_reply, usual)], monkeypatch)
+    assert plain == 2 * len(usual)  # Each, and each answer to the next request.
+    monkeypatch.undo()
+    follow_up = await both([*map(Script.of_reply, odd)], monkeypatch)
+    # Only answers to the next requests are plain, and the answer after a call of a server tool is none.
+    assert follow_up <= len(odd)
 
 
 async def test_long_streams_are_answered_alike(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,8 +463,8 @@ async def test_usual_streams_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await both([Script(pieces) for pieces in streams], monkeypatch) == 2 * len(streams)
 
 
-async def test_a_plain_stream_needs_no_reader_and_no_writer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parts of a run that read and write frames are made for a stream with a call, and for no other."""
+async def test_a_plain_answer_needs_no_reader_and_no_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts of a run that read and write frames are made for an answer with a call, and for no other."""
     made: list[str] = []
 
     def reader(*given: Any) -> Any:
@@ -317,6 +483,7 @@ async def test_a_plain_stream_needs_no_reader_and_no_writer(monkeypatch: pytest.
     async with behind_it("tools") as (proxy, upstream):
         upstream.script = Script((PLAIN[1], PLAIN[2], chunk("{}", '"stop"'), b"data: [DONE]\n\n"))
         assert _text((await proxy.ask(ask)).body) == "Hello"
+        assert _text((await proxy.ask({**ask, "stream": False})).body) == "Hello"
         assert made == []
         upstream.script = Script((PLAIN[1], PLAIN[2], call("mine", "{}", "call_1"), chunk("{}", '"stop"')))
         assert _text((await proxy.ask({**ask, "tools": [MINE]})).body) == "Hello"

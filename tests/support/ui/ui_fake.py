@@ -60,6 +60,7 @@ class FakeUi:
             "playground": {"allowed": True, "reason": None},
             "content": "tools",
             "demo": None,
+            "currency": "USD",
         }
         self.runs = [self.run(number) for number in range(40)]
         self.answers: dict[str, Any] = {}

@@ -44,7 +44,7 @@ async def demo() -> AsyncIterator[str]:
         port = free.getsockname()[1]
         free.close()
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "proxy", "demo", "--port", str(port)),
+            *(sys.executable, "-m", "proxy", "demo", "--port", str(port), "--speed", "0"),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             env={"HOME": home, "PATH": "/usr/bin:/bin", "TMPDIR": home},

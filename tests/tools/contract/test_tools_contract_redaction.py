@@ -12,11 +12,15 @@ from proxy.tools import Redaction, ToolTester, tool
 from proxy.tools.contract.redaction import (
     MASK,
     bounded,
+    described,
+    mask_arguments,
     mask_values,
     private_values,
     redact_arguments,
     redact_output,
 )
+from proxy.tools.contract.spec import ToolSpec
+from proxy.tools.providers.function import FunctionProvider
 
 OUTPUT: dict[str, Any] = {
     "offers": [{"id": 1, "price": {"amount": "9", "currency": "EUR"}, "name": "Ada"}, {"id": 2}],
@@ -207,3 +211,55 @@ def test_bounds_hold_for_deep_wide_and_long() -> None:
     assert bounded("x" * 1000) == "x" * 512 + "[cut]"
     assert bounded({"n": 10**40}) == {"n": "[cut]"}
     assert len(repr(bounded({str(n): "y" * 500 for n in range(1000)}))) < 64 * 1024
+
+
+async def spec_with(describe: Any) -> ToolSpec:
+    """Return the contract of a tool with a description of its calls."""
+
+    @tool(
+        name="refund",
+        effect="state_change",
+        redaction=Redaction(private_arguments=("iban",)),
+        describe=describe,
+    )
+    def refund(order: str, amount: float, iban: str = "", note: str = "none") -> dict[str, str]:
+        """Refund an order."""
+        return {}
+
+    (spec,) = await FunctionProvider("shop", [refund]).list_tools()
+    return spec
+
+
+@pytest.mark.parametrize(
+    ("describe", "want"),
+    [
+        ("refund of {amount:.2f} for {order}", "refund of 42.50 for A-17"),
+        (
+            lambda arguments: f"refund for {arguments['order']} ({arguments['note']})",
+            "refund for A-17 (none)",
+        ),
+        ("to {iban}", "to [private]"),
+        ("{iban:.2f}", None),
+        ("{missing}", None),
+        ("{", None),
+        (lambda arguments: 1 / 0, None),
+        (lambda arguments: "", None),
+        (lambda arguments: "a\n\x1b[31m\u202eb", "a \\x1b[31m\\u202eb"),
+        (lambda arguments: "x" * 1000, "x" * 120 + "…"),
+        (None, None),
+    ],
+)
+async def test_a_tool_says_what_its_call_does(describe: Any, want: str | None) -> None:
+    """A description has the masked arguments and the defaults, is one bounded line, and never fails."""
+    spec = await spec_with(describe)
+    arguments = {"order": "A-17", "amount": 42.5, "iban": "DE00"}
+    assert spec.redaction is not None
+    assert described(spec, mask_arguments(arguments, spec.redaction)) == want
+    assert described(spec, None) is None
+    assert described(None, arguments) is None
+
+
+def test_a_description_is_a_text_or_a_function() -> None:
+    """What is neither is refused with the words that say what to write."""
+    with pytest.raises(TypeError, match="describe takes a text with the names of arguments in braces"):
+        tool(describe=7)  # type: ignore[call-overload]

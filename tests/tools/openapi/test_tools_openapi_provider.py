@@ -17,7 +17,7 @@ from proxy.records.rows import ToolEffect
 from proxy.tools.access.credentials import CredentialBroker, StaticToken
 from proxy.tools.access.egress import EgressClient, EgressPool
 from proxy.tools.access.placement import Placement
-from proxy.tools.contract.provider import CallContext
+from proxy.tools.contract.provider import CallContext, Person
 from proxy.tools.contract.results.results import RichResult
 from proxy.tools.contract.spec import ToolSpec
 from proxy.tools.mcp.pins import GivenPins, Pin
@@ -61,7 +61,9 @@ async def serving(
         pool = EgressPool(allowed_networks=networks, schemes=("https", "http"), retries=0)
         broker = CredentialBroker({"c": StaticToken(token)}, pool, no_oauth)
 
-        def client(connection: str, hosts: Sequence[str], place: Placement | None) -> EgressClient | None:
+        def client(
+            connection: str, hosts: Sequence[str], place: Placement | None, person: Person | None
+        ) -> EgressClient | None:
             return pool.client(hosts) if place is None else broker.placing_client(connection, hosts, place)
 
         own = Api("shop", **{"connection": "c", "base_url": address.rstrip("/"), **api})
@@ -184,15 +186,6 @@ async def test_a_password_is_never_told() -> None:
     async with serving(secured({"type": "http", "scheme": "basic"}), token="anna:s3cretword") as call:
         call.service.answer = web.json_response({"password": "s3cretword"})
         assert (await call("x")).text == '{"password":"**********"}'
-
-
-async def test_headers_of_the_operator_are_sent_once() -> None:
-    """A header of the request's own in another case does not go along."""
-    written = document({"/x": {"get": operation("x")}})
-    async with serving(written, connection="", headers={"accept": "text/csv"}) as call:
-        await call("x")
-        seen = call.service.seen[0].headers.items()
-        assert [value for name, value in seen if name.lower() == "accept"] == ["text/csv"]
 
 
 @pytest.mark.parametrize("status", [200, 400])

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Final
 
 from proxy.base.errors import Unreadable, UpstreamError, WireError
+from proxy.base.events import Frame
 from proxy.http.headers import Columns, Headers, HeaderSection, by_names, is_encoded
 from proxy.http.own_headers import LEFT_OUT
 from proxy.json.in_thread import LARGE_EVENT_BYTES, in_thread
@@ -28,6 +29,8 @@ from proxy.relay.run.turn.rejection import (
 from proxy.relay.run.turn.request import TurnRequests
 from proxy.relay.run.turn.stream import MOST_EVENTS, read_stream
 from proxy.upstreams.base import UpstreamResponse
+from proxy.wires.client_port import StreamWriter
+from proxy.wires.stream.plain import PlainTurn
 from proxy.wires.upstream_port import TurnReader
 
 _STREAMED: Final = (
@@ -87,7 +90,7 @@ class ModelTurns:
         may_relay = is_first and not job.upstream.crossed
         if is_first:
             state.output.head = _answer_head(job, response)
-        plain = state.output.plain if is_first and streams else None
+        plain = state.output.plain if is_first else None
         # A plain turn needs no reader.
         reader = state.outcome.read_by(self._reader(job, state)) if plain is None else None
         if is_encoded(response.headers):
@@ -111,18 +114,29 @@ class ModelTurns:
             raise await read_in_place_of_stream(response, job.upstream.port.dialect.errors)
         if streamed:
             raise TurnRejected(502, unexpected(response), "upstream_malformed")
-        return await self._read_reply(job, state, response, may_relay=may_relay)
+        return await self._read_reply(
+            job, state, response, may_relay=may_relay, plain=None if streams else plain
+        )
 
     async def _read_reply(
-        self, job: Job, state: State, response: UpstreamResponse, *, may_relay: bool
+        self,
+        job: Job,
+        state: State,
+        response: UpstreamResponse,
+        *,
+        may_relay: bool,
+        plain: PlainTurn | None,
     ) -> bool:
         """Read a turn that came as one object; return as :meth:`_read` does."""
-        reader = state.outcome.reader or state.outcome.read_by(self._reader(job, state))
         body = await response.read(self._settings.max_reply_bytes)
         large = len(body) > LARGE_EVENT_BYTES
         if (secrets := job.upstream.route.served.secrets) is not None:
             # This protects the record, too; the client's stream blanks out secrets again.
             body = await in_thread(secrets.blanked, body) if large else secrets.blanked(body)
+        if plain is not None and not large and plain.take_reply(body):
+            _note_reply(state, plain, self._making(job, state))
+            return True
+        reader = state.outcome.reader or state.outcome.read_by(self._reader(job, state))
         try:
             frame = await in_thread(reader.read_reply, body) if large else reader.read_reply(body)
         except Unreadable:
@@ -173,6 +187,25 @@ class ModelTurns:
         secrets = job.upstream.route.served.secrets
         await pump(response, state.output.client, dialect=None, broken=self._broken, secrets=secrets)
         return False
+
+
+def _note_reply(state: State, plain: PlainTurn, make_reader: Callable[[], TurnReader]) -> None:
+    """Note a turn of plain text in one object. A reader and a writer get it only when one is asked for."""
+    run, output, make_writer = state.run, state.output, state.output.make_writer
+
+    def read() -> tuple[TurnReader, Frame]:
+        reader = make_reader()
+        return reader, reader.read_reply(plain.reply)
+
+    def written() -> StreamWriter:
+        writer = make_writer()
+        writer.write(read()[1])
+        return writer
+
+    plain.whole, output.make_writer = True, written
+    state.outcome.was_plain(lambda: read()[0])
+    run.observe(plain.events())
+    run.saw_end_mark()
 
 
 def _answer_head(job: Job, response: UpstreamResponse) -> Headers:

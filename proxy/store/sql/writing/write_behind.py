@@ -80,7 +80,8 @@ class WriteBehind(Generic[_Key, _Record]):
 
         ``put`` receives a callback, which the write must call with whether it was committed.
         """
-        entries = [(self._shelf.key_of(record), _Waiting(record)) for record in records]
+        key_of, unsettled = self._shelf.key_of, self._unsettled
+        entries: list[tuple[_Key, _Waiting[_Record]]] = []
 
         def settled(committed: bool) -> None:
             self._leave(entries)
@@ -90,12 +91,14 @@ class WriteBehind(Generic[_Key, _Record]):
                     if not committed and entry.record is not None:
                         self._shelf.put(entry.record)  # At least this process still has it.
 
-        for key, entry in entries:
+        for record in records:
+            key, entry = key_of(record), _Waiting(record)
             if key in self._shelf.records:
                 self._shelf.drop(key)
-            if key in self._unsettled:
+            if key in unsettled:
                 self._take_back(key)
-            self._unsettled.setdefault(key, []).append(entry)
+            unsettled.setdefault(key, []).append(entry)
+            entries.append((key, entry))
         self._wait(entries)
         write = put(settled)
         if len(entries) == 1:  # Of several rows none can be withdrawn alone; a later state follows them.

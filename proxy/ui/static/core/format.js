@@ -33,11 +33,23 @@ export function short(value) {
   return value < 999_500 ? `${(value / 1000).toFixed(value < 99_950 ? 1 : 0)}k` : `${(value / 1e6).toFixed(1)}M`;
 }
 
+let currency = "";
+
+/** The name of the currency of all costs, as it is configured. */
+export const setCurrency = (name) => (currency = name ?? "");
+
 /** A cost in the operator's currency, with as many digits as it needs. */
 export function cost(value) {
   if (value === null || value === undefined) return NONE;
-  if (value === 0) return "0";
-  return value >= 100 ? whole.format(value) : value >= 1 ? value.toFixed(2) : value.toFixed(value >= 0.001 ? 4 : 6);
+  const digits = value === 0 || value >= 100 ? 0 : value >= 1 ? 2 : value >= 0.001 ? 4 : 6;
+  const fraction = { minimumFractionDigits: digits, maximumFractionDigits: digits };
+  try {
+    const style = { style: "currency", currency, currencyDisplay: "narrowSymbol" };
+    return new Intl.NumberFormat(LOCALE, { ...style, ...fraction }).format(value);
+  } catch {
+    // Not a code of ISO 4217: "credits".
+    return `${new Intl.NumberFormat(LOCALE, fraction).format(value)} ${currency}`.trim();
+  }
 }
 
 export function bytes(value) {
@@ -48,6 +60,14 @@ export function bytes(value) {
 
 export const time = (seconds) => (seconds ? clock.format(seconds * 1000) : NONE);
 export const moment = (seconds) => (seconds ? full.format(seconds * 1000) : NONE);
+
+/** The day, with its year if that is another one. */
+export function date(seconds) {
+  if (!seconds) return NONE;
+  const that = new Date(seconds * 1000);
+  const text = day.format(that);
+  return that.getFullYear() === new Date().getFullYear() ? text : `${text} ${that.getFullYear()}`;
+}
 
 /** Today as a time, other days with their date. */
 export function when(seconds) {

@@ -1,6 +1,7 @@
 // The frame around every page: navigation, theme, live sign, sign-out.
 import { api } from "./api.js";
 import { h, set, toast } from "./dom.js";
+import { setCurrency } from "./format.js";
 import { icon, mark } from "./icons.js";
 import { help, listen } from "./keys.js";
 import { liveState, on, start, stop } from "./live.js";
@@ -44,6 +45,7 @@ const WORDS = { on: "Live", waiting: "Reconnecting", off: "Not live" };
 
 /** Draw the frame for a session and show the page of the address. */
 export function frame(app, session, signedOut) {
+  setCurrency(session.currency);
   const pages = pagesOf(session);
   const groups = pages
     ? PAGES.map(([title, all]) => [title, all.filter(([name]) => pages.includes(name))]).filter(([, all]) => all.length)

@@ -125,10 +125,14 @@ export async function show({ query, session, signal }) {
   }
 
   const ask = (question) => {
-    field.value = question;
+    const dialect = Object.keys(DIALECTS).find((id) => DIALECTS[id].path === question.path);
+    if (dialect) panel.put("dialect", dialect);
+    panel.put("further", question.further ? JSON.stringify(question.further) : "");
+    field.value = question.text;
     send();
   };
-  const bottom = () => (log.scrollTop = log.scrollHeight);
+  // What an empty playground offers begins at its top.
+  const bottom = () => (log.scrollTop = talk.length ? log.scrollHeight : 0);
 
   async function send(again = false) {
     const words = field.value.trim();
@@ -165,7 +169,7 @@ export async function show({ query, session, signal }) {
       run = await streamPlay(
         options.dialect,
         body,
-        options.tools.trim() ? { "x-toolrelay-tools": options.tools.trim() } : {},
+        options.tools ? { "x-toolrelay-tools": options.tools } : {},
         (kind, value) => {
           first ??= performance.now() - began;
           const near = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
@@ -371,7 +375,7 @@ export async function show({ query, session, signal }) {
     class: "full play-page",
     node: [
       head("Playground", null, h("button.btn", { type: "button", onclick: clear }, icon("plus"), "New conversation")),
-      h("div.play", h("section.card.talk", { "aria-label": "Conversation" }, log, h("div.composer", form)), panel),
+      h("div.play", h("section.card.talk", { "aria-label": "Conversation" }, log, h("div.composer", form)), panel.node),
     ],
     shown: bottom,
   };

@@ -1,7 +1,7 @@
 // The live list of runs, filtered by the address.
 import { api, query } from "../core/api.js";
 import { h, say, set } from "../core/dom.js";
-import { NONE, ago, cost, count, duration, moment, shortId, short, when } from "../core/format.js";
+import { NONE, ago, cost, count, date, duration, moment, shortId, short, time, when } from "../core/format.js";
 import { icon } from "../core/icons.js";
 import { keys } from "../core/keys.js";
 import { liveState, on } from "../core/live.js";
@@ -268,8 +268,9 @@ const cell = (name, ...children) => h("div", { role: "cell", class: name }, chil
 
 function headRow() {
   const names = [
-    ["", "Time"],
-    ["", "Question and answer"],
+    ["", "Date"],
+    ["", "Question"],
+    ["c-answer", "Answer"],
     ["c-model", "Model"],
     ["", "Tools"],
     ["c-tokens num", "Tokens"],
@@ -285,7 +286,6 @@ function headRow() {
         {
           role: "columnheader",
           class: name,
-          title: text === "Cost" ? "In the currency of the prices that the configuration gives" : null,
         },
         text,
       ),
@@ -299,6 +299,7 @@ function rowOf(run, text) {
   const tokens = run.total_tokens === null ? NONE : `${short(run.total_tokens)}${run.unreported ? "+" : ""}`;
   const model = run.model || run.agent || "Direct tool call";
   const title = text?.question ?? (text ? model : "…");
+  const answer = text?.answer ?? (text && run.error_code) ?? " ";
   const label = `${title}, ${model}, ${statusWord(run.status)}, ${ago(run.started_at)}, run ${shortId(run.id)}`;
   const began = new Date(run.started_at * 1000).toISOString();
   return h(
@@ -309,15 +310,16 @@ function rowOf(run, text) {
       statusDot(run.status),
       h(
         "div",
-        h("time.nowrap", { datetime: began, title: moment(run.started_at) }, when(run.started_at)),
-        h("div.small.muted.cut", statusWord(run.status)),
+        h("time.nowrap", { datetime: began, title: moment(run.started_at) }, time(run.started_at)),
+        h("div.small.muted.cut", `${date(run.started_at)} · ${statusWord(run.status)}`),
       ),
     ),
     cell(
       "lead",
       h("div.cut.isolate", h("a", { href: `/ui/runs/${run.id}`, title: run.id, "aria-label": label }, title)),
-      h("div.small.muted.cut.isolate", text?.answer ?? (text && run.error_code) ?? " "),
+      h("div.small.muted.cut.isolate.under", answer),
     ),
+    cell("c-answer", h("div.clamp.isolate.soft", answer)),
     cell(
       "c-model",
       h("div.cut", model),

@@ -165,7 +165,7 @@ export async function show({ params, session, signal }) {
           asked &&
             left &&
             right &&
-            meaningOf(textOf(left, [0, left.data.length]), textOf(right, [0, right.data.length])),
+            meaningOf(textOf(left, [0, left.data.length]), textOf(right, [0, right.data.length]), wire),
           rows.length
             ? rows.map((row) => {
                 const gap =

@@ -21,6 +21,7 @@ from proxy.base.events import ToolCall, ToolDefinition, ToolResult
 from proxy.json.splice import elements, join_array, join_object, members
 from proxy.wires.anthropic.blocks import OUR_CALL, Block
 from proxy.wires.hosted.forms import CallForm
+from proxy.wires.hosted.programs import FAILED, code_of, is_paused, programs_digest
 from proxy.wires.hosted.tools import ClientPrograms, HostedTool
 
 NAME: Final = "code_execution"
@@ -38,8 +39,6 @@ _ERRORS: Final = {
     "rate_limited": "too_many_requests",
     "timeout": "execution_time_exceeded",
 }
-_PAUSED: Final = ("client_call_required", "approval_required")
-_FAILED: Final = "execution_failed"
 
 
 class CodeForm(CallForm):
@@ -58,24 +57,21 @@ class CodeForm(CallForm):
         made = hashlib.blake2b(call_id.encode("utf-8", "replace"), key=self._key.encode(), digest_size=12)
         return OUR_CALL + made.hexdigest()
 
+    def call_id(self) -> str:
+        return replayable("client_call_id", lambda: f"toolu_{secrets.token_hex(12)}")
+
     def begun(self, call: ToolCall, arguments: Any) -> Block:
         # The client gets the code as the model wrote it: it is the author's side of the conversation.
         return {
             "type": "server_tool_use",
             "id": self.part_id(call.call_id),
             "name": NAME,
-            "input": {"code": _code_of(call.arguments)},
+            "input": {"code": code_of(call.arguments)},
             "caller": {"type": _DIRECT},
         }
 
     def ended(self, begun: Block | None, call: ToolCall, result: ToolResult) -> Sequence[Block]:
         return () if is_paused(result) else [result_block(self.part_id(call.call_id), result)]
-
-
-def is_paused(result: ToolResult) -> bool:
-    """Return whether a program has not ended: it waits for its client, or for a person."""
-    waits = result.error_code == "approval_required" and result.awaits_approval
-    return result.error_code == "client_call_required" or waits
 
 
 def result_block(part_id: str, result: ToolResult) -> Block:
@@ -86,7 +82,7 @@ def result_block(part_id: str, result: ToolResult) -> Block:
     """
     if result.ok:
         content = _output(_stdout(result.content), "", 0)
-    elif result.error_code == _FAILED:
+    elif result.error_code == FAILED:
         content = _output("", result.safe_message, 1)
     else:
         code = _ERRORS.get(result.error_code or "", "unavailable")
@@ -118,15 +114,6 @@ def _shown(value: Any) -> str:
     return "" if value is None else value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def _code_of(arguments: str) -> str:
-    try:
-        given = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
-        return arguments
-    code = given.get("code") if isinstance(given, dict) else None
-    return code if isinstance(code, str) else arguments
-
-
 # ---------------------------------------------------------------- declarations
 
 
@@ -151,7 +138,7 @@ def code_execution(place: int, payload: Mapping[str, Any]) -> HostedTool | None:
             places.append(at)
     only = frozenset([str(tools[at]["name"]) for at in places])
     _check_choice(payload.get("tool_choice"), only)
-    programs = ClientPrograms(tuple(found), only, frozenset(places), _digest(found, only))
+    programs = ClientPrograms(tuple(found), only, frozenset(places), programs_digest(found, only))
     return HostedTool(NAME, f"tools[{place}]", tools[place], CodeForm(caller), programs=programs)
 
 
@@ -190,11 +177,6 @@ def _check_choice(choice: Any, only: frozenset[str]) -> None:
             f'{NAME}, or add "{_DIRECT}" to its callers.',
             param="tool_choice",
         )
-
-
-def _digest(tools: Sequence[ToolDefinition], only: frozenset[str]) -> str:
-    told = [sorted(only), *([tool.name, tool.description, tool.parameters] for tool in tools)]
-    return hashlib.blake2b(orjson.dumps(told), digest_size=16).hexdigest()
 
 
 def without_callers(raw: bytes) -> bytes:

@@ -27,6 +27,7 @@ from proxy.base.errors import RequestError
 from proxy.json.splice import elements, join_array, join_object, members
 from proxy.wires.anthropic.blocks import OUR_CALL, Block, blocks_of, is_ours
 from proxy.wires.client_port import ClientCall, ProgramResults
+from proxy.wires.hosted.programs import for_program
 
 LIFETIME_S: Final = 24 * 3600
 _PREFIX: Final = "container_"
@@ -269,13 +270,7 @@ def _for_program(block: Block) -> str:
     text = "\n".join(
         str(part.get("text") or "") for part in blocks_of(block.get("content")) if part.get("type") == "text"
     )
-    if block.get("is_error") is True:
-        return orjson.dumps({"ok": False, "message": text or "the tool of the client failed"}).decode()
-    try:
-        orjson.loads(text)
-        return f'{{"ok":true,"value":{text}}}'
-    except orjson.JSONDecodeError:
-        return orjson.dumps({"ok": True, "value": text}).decode()
+    return for_program(text, failed=block.get("is_error") is True)
 
 
 def _without_callers(message: bytes) -> bytes:

@@ -26,12 +26,18 @@ _IMAGES = refused(
     "Only the provider can run this tool. To run it in the proxy, set tools.hosted.image_generation to "
     "upstream:NAME, or to a server tool that makes images."
 )
+_PROGRAMS = refused(
+    'Only the provider can run this tool. To run its programs in the proxy, set tools.programs to "auto".'
+)
 _HOSTED_ITEM = omitted("The provider ran this tool; the answer contains its result.")
 _CLIENT_TOOL = refused("Only Responses has this tool.")
 _REASONING = omitted("Reasoning in this form can be read only by the provider that made it.")
 _LATER = refused("Only a Responses upstream answers in the background.")
 _ASYNC = refused("Only a Responses upstream continues before a call has its result.")
-_CALLER = refused("Only a Responses upstream lets programs call tools.")
+_CALLER = refused(
+    "Only a Responses upstream lets programs call tools. To run them in the proxy, set tools.programs to "
+    '"auto" and declare programmatic_tool_calling.'
+)
 
 _REQUEST: Final = {
     "model": translated("model"),
@@ -113,7 +119,7 @@ _ITEMS: Final = {
         f"input[type={kind}]": _HOSTED_ITEM
         for kind in (
             *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"),
-            *("mcp_call", "mcp_list_tools"),
+            *("mcp_call", "mcp_list_tools", "program", "program_output"),
         )
     },
     **{
@@ -121,7 +127,7 @@ _ITEMS: Final = {
         for kind in (
             *("computer_call", "computer_call_output", "local_shell_call", "local_shell_call_output"),
             *("shell_call", "shell_call_output", "apply_patch_call", "apply_patch_call_output"),
-            *("tool_search_call", "tool_search_output", "program", "program_output"),
+            *("tool_search_call", "tool_search_output"),
             *("additional_tools", "configuration_update"),
         )
     },
@@ -145,8 +151,9 @@ _TOOLS: Final = {
     **{
         f"{place}[type={kind}]": _HOSTED
         for place in ("tools", "tool_choice")
-        for kind in (*("file_search", "code_interpreter", "mcp", "programmatic_tool_calling"),)
+        for kind in ("file_search", "code_interpreter", "mcp")
     },
+    **{f"{place}[type=programmatic_tool_calling]": _PROGRAMS for place in ("tools", "tool_choice")},
     **{f"{place}[type=image_generation]": _IMAGES for place in ("tools", "tool_choice")},
     **{
         f"{place}[type={kind}]": _SEARCH

@@ -21,6 +21,7 @@ from proxy.wires.openai.images import image_usage
 from proxy.wires.responses.items import own_mark
 from proxy.wires.responses.own_items.images import CALL as IMAGE_CALL
 from proxy.wires.responses.own_items.images import image_generation
+from proxy.wires.responses.own_items.programs import KIND, programmatic
 from proxy.wires.turn.usage import add_usage
 
 Item = dict[str, Any]
@@ -108,11 +109,16 @@ def _images(at: str, tool: Mapping[str, Any], asked: Mapping[str, Any]) -> Hoste
     return image_generation(at, tool, streams=asked.get("stream") is True)
 
 
+def _programs(at: str, tool: Mapping[str, Any], asked: Mapping[str, Any]) -> HostedTool:
+    return programmatic(int(at[len("tools[") : -1]), asked)
+
+
 _Reader = Callable[[str, Mapping[str, Any], Mapping[str, Any]], HostedTool | None]
 _READERS: Final[Mapping[str, _Reader]] = {
     **dict.fromkeys(("web_search", "web_search_2025_08_26"), _search),
     **dict.fromkeys(("web_search_preview", "web_search_preview_2025_03_11"), _search),
     "image_generation": _images,
+    KIND: _programs,
 }
 """How a declaration is read, by its type; the last argument is the whole request."""
 _STATES: Final[Mapping[str, Sequence[str]]] = {
@@ -150,11 +156,15 @@ class OwnCalls:
         self._begun: dict[str, tuple[int, Item]] = {}
         self.used: Mapping[str, Any] = {}
 
+    def is_whole(self, call: ToolCall) -> bool:
+        """Return whether the item that shows that a call begins never changes."""
+        return (form := self._forms.get(call.name)) is not None and form.begun_is_whole
+
     def begin(self, call: ToolCall, arguments: Any, index: int) -> Item | None:
         """Return the item that shows at this index of the output that a call begins, if there is one."""
         form = self._forms.get(call.name)
         item = None if form is None else form.begun(call, arguments)
-        if item is not None:
+        if form is not None and item is not None and not form.begun_is_whole:
             self._begun[call.call_id] = index, item
         return item
 

@@ -1,5 +1,6 @@
 """Items that the proxy adds to a client's answer, such as a server call or a line of text."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,7 +8,7 @@ import orjson
 
 from proxy.base.events import ToolCall, ToolResult
 from proxy.wires.chosen import ShownServer, ShownTools
-from proxy.wires.client_port import ApprovedCallResult, Trace
+from proxy.wires.client_port import ApprovedCallResult, ClientCall, Trace
 from proxy.wires.responses.items import (
     SERVER_LABEL,
     mcp_call,
@@ -16,7 +17,9 @@ from proxy.wires.responses.items import (
     own_item_id,
     reasoning_item,
     request_id_of,
+    sealed_turn_item,
 )
+from proxy.wires.responses.own_items.programs import call_item
 from proxy.wires.responses.own_items.signing import ItemSigner
 from proxy.wires.turn.trace import reasoning_line, status_line
 
@@ -70,6 +73,26 @@ def opening_items(
             if served is not None
         ),
     ]
+
+
+class OwnItems(ABC):
+    """The methods of a writer whose items come whole, each shown by :meth:`_show`."""
+
+    @abstractmethod
+    def _show(self, item: Item) -> bytes:
+        """Write an item at the next place; return the bytes to send now."""
+
+    def approval_requested(self, item_id: str, label: str, name: str, arguments: str) -> bytes:
+        """See :meth:`proxy.wires.client_port.StreamWriter.approval_requested`."""
+        return self._show(approval_item(item_id, label, name, arguments))
+
+    def carry(self, sealed: str) -> bytes:
+        """See :meth:`proxy.wires.client_port.StreamWriter.carry`."""
+        return self._show(sealed_turn_item(own_item_id("rs"), sealed))
+
+    def client_called(self, name: str, calls: Sequence[ClientCall]) -> bytes:
+        """See :meth:`proxy.wires.client_port.StreamWriter.client_called`."""
+        return b"".join([self._show(call_item(call)) for call in calls])
 
 
 def approval_item(item_id: str, label: str, name: str, arguments: str) -> Item:

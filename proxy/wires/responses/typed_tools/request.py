@@ -22,6 +22,7 @@ from proxy.wires.responses.typed_tools.table import (
     TYPED_TOOLS,
     TYPES,
     TypedTool,
+    check_direct,
     described_input,
     types_in,
 )
@@ -200,9 +201,11 @@ class _Request:
                 if about:
                     written["description"] = f"{written.get('description') or ''}\n\n{about}"
                 where = f"{place}.tools[{at}]"
+                check_direct(inner, where)
                 if self._add(where, f"{group}.", inner["name"], written, is_loaded=is_loaded):
                     about = ""  # It is about all of them, so it is said once.
         elif (typed := self._reads(tool)) is not None:
+            check_direct(tool, place)
             name = self._function(typed=typed)
             written = {
                 "type": "function",
@@ -213,6 +216,8 @@ class _Request:
             }
             self._add(place, typed.type, "", written, is_loaded=True)
         elif kind in _NAMED:
+            if kind == CUSTOM and kind not in self._native:
+                check_direct(tool, place)
             self._add(place, "", tool["name"], self._named(tool), is_loaded=is_loaded)
         else:
             self._append(place, tool)

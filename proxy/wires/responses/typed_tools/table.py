@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import orjson
 
+from proxy.base.errors import RequestError
 from proxy.json.splice import join_array
 from proxy.wires.typed_tools.functions import with_grammar
 from proxy.wires.typed_tools.shapes import Shape
@@ -298,6 +299,16 @@ TYPED_TOOLS: Final[Sequence[TypedTool]] = (
     ),
 )  # fmt: skip
 """What a client may declare and runs itself."""
+
+
+def check_direct(tool: Mapping[str, Any], place: str) -> None:
+    """Raise :class:`~proxy.base.errors.RequestError` for a tool that programs may call, but cannot be called
+    by programs of this server, since it is no plain function."""
+    callers = tool.get("allowed_callers")
+    if isinstance(callers, list) and "programmatic" in callers:
+        name = f"{place}.allowed_callers"
+        words = f'{name}: programs call only functions here, outside of namespaces. Write ["direct"].'
+        raise RequestError(400, words, param=name)
 
 
 def _names(tools: object) -> list[str]:

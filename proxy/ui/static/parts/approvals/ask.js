@@ -174,7 +174,8 @@ export function askCard(row, { inline = false, runs = true, rules = null, equal 
 
   function buttons() {
     const many = equal().length;
-    const what = `${toolName(current.tool ?? current.name ?? "this call")}${many > 1 ? ` ${many} times` : ""}`;
+    const name = current.description ?? toolName(current.tool ?? current.name ?? "this call");
+    const what = h("span.isolate.what", `${name}${many > 1 ? ` ${many} times` : ""}`);
     const row = h("div.buttons");
     const ask = () => {
       const field = h("input.input", {
@@ -222,7 +223,7 @@ export function askCard(row, { inline = false, runs = true, rules = null, equal 
           onclick: () => decide({ approve: true }),
         },
         icon("check"),
-        `Approve ${what}`,
+        h("span", "Approve ", what),
       ),
       rules &&
         !current.arguments_cut &&
@@ -232,7 +233,12 @@ export function askCard(row, { inline = false, runs = true, rules = null, equal 
           { type: "button", "data-act": "conditions", onclick: conditions },
           rules.edit ? "Edit and approve…" : "Approve with a grant…",
         ),
-      h("button.btn.no", { type: "button", "data-act": "deny", onclick: ask }, icon("block"), `Deny ${what}…`),
+      h(
+        "button.btn.no",
+        { type: "button", "data-act": "deny", onclick: ask },
+        icon("block"),
+        h("span", "Deny ", what.cloneNode(true), "…"),
+      ),
     ]);
   }
 
@@ -249,6 +255,9 @@ export function askCard(row, { inline = false, runs = true, rules = null, equal 
     draw();
   });
   draw();
+  // What comes over a run's own stream lacks the words of the tool.
+  if (inline && id && current.description === undefined)
+    asItIs().then((known) => known && !busy && !box.querySelector("form") && (take(known), draw()));
   box.addEventListener("toolrelay:equal", () => !box.querySelector("form") && draw());
   return box;
 }

@@ -13,7 +13,10 @@ function ledTo(id) {
     if (known.size > 200) known.clear();
     known.set(
       id,
-      api(`approvals/${id}/context`).catch(() => null),
+      api(`approvals/${id}/context`).catch((error) => {
+        known.delete(id); // The next card, or Try again, asks anew.
+        return { error };
+      }),
     );
   }
   return known.get(id);
@@ -24,7 +27,16 @@ export function context(row, id) {
   const box = h("div.context", { "aria-label": "What led to this call", role: "group" });
   const show = async () => {
     const read = await ledTo(id);
-    if (!read?.question) return set(box, h("p.muted.small", "What the user asked was not kept."));
+    if (read.error)
+      return set(
+        box,
+        h(
+          "p.muted.small",
+          `What led to this call could not be read: ${read.error.message} `,
+          h("button.btn.small", { type: "button", onclick: show }, "Try again"),
+        ),
+      );
+    if (!read.question) return set(box, h("p.muted.small", "What the user asked was not kept."));
     set(
       box,
       h("p.small.muted", row.caller_name ? `${row.caller_name} asked` : "Asked"),

@@ -102,7 +102,10 @@ export function callCard({ part, row, approval, errors, rules, link, nested, ope
   const [kind, sign, word] = stateOf(row, approval, result);
   const running = row && row.status === "started";
   const answer = row ? (row.status === "success" ? row.result_redacted : null) : result?.value;
-  const line = [brief(row?.arguments_redacted ?? part.arguments), brief(answer, 60)].filter(Boolean).join(" → ");
+  const told = row?.description ?? approval?.description;
+  const line = [told ?? brief(row?.arguments_redacted ?? part.arguments), brief(answer, 60)]
+    .filter(Boolean)
+    .join(" → ");
   const summary = h(
     "summary",
     h("span.sign", { class: kind, title: word }, running || !sign ? h("i.spin") : icon(sign), h("span.unseen", word)),

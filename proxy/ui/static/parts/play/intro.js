@@ -2,11 +2,12 @@
 import { h } from "../../core/dom.js";
 import { icon } from "../../core/icons.js";
 
-/** `ask(question)` sends one of the questions. */
+/** `ask(question)` sends one of the questions: a `text`, and the `path` and `further` fields that it needs. */
 export function intro(session, ask) {
-  const questions = [session.demo?.question, ...(session.demo?.questions ?? [])].filter(
-    (one, at, all) => one && all.indexOf(one) === at,
-  );
+  const questions = session.demo?.questions ?? [
+    { text: "What time is it in Lisbon?" },
+    { text: "What is the weather in Berlin?" },
+  ];
   return h(
     "div.empty",
     icon("spark"),
@@ -20,14 +21,15 @@ export function intro(session, ask) {
     ),
     h(
       "div.suggest",
-      (questions.length ? questions : ["What time is it in Lisbon?", "What is the weather in Berlin?"]).map((one) =>
+      questions.map((one) =>
         h(
           "button.btn",
           {
             type: "button",
             onclick: () => ask(one),
           },
-          one,
+          h("span", one.text),
+          one.about && h("small.muted", one.about),
         ),
       ),
     ),

@@ -6,10 +6,16 @@ import { DIALECTS, bodyOf } from "../../client/dialects.js";
 import { programs } from "../compare/programs.js";
 import { dialog } from "../dialog.js";
 import { code, tabs } from "../page.js";
+import { toolChoice } from "./tools.js";
 
-/** The form; it writes into `options`.  `messages()` are those that would be sent. */
+/**
+ * The form as `node`; it writes into `options`.  `messages()` are those that would be sent.  `put(name, value)` fills
+ * in a field as a person would.
+ */
 export function requestPanel(options, models, messages) {
+  const fields = {};
   const bind = (name, element) => {
+    fields[name] = element;
     element.addEventListener("input", () => {
       options[name] = element.value;
       if (name === "model" || name === "dialect")
@@ -24,7 +30,7 @@ export function requestPanel(options, models, messages) {
     spellcheck: "false",
     autocomplete: "off",
   });
-  return h(
+  const node = h(
     "section.card.options",
     { "aria-label": "Request" },
     h(
@@ -64,12 +70,7 @@ export function requestPanel(options, models, messages) {
         bind("temperature", h("input.input", { type: "number", min: 0, max: 2, step: 0.1, placeholder: "default" })),
       ),
     ),
-    h(
-      "label.field",
-      h("span", "Tools (x-toolrelay-tools)"),
-      bind("tools", h("input.input.mono", { placeholder: "default", spellcheck: "false" })),
-      h("small", "Names or patterns, or none."),
-    ),
+    toolChoice((names) => (options.tools = names)),
     h(
       "label.field",
       h("span", "Further fields, as JSON"),
@@ -90,6 +91,11 @@ export function requestPanel(options, models, messages) {
       ". The conversation stays in this tab.",
     ),
   );
+  const put = (name, value) => {
+    fields[name].value = value;
+    fields[name].dispatchEvent(new Event("input"));
+  };
+  return { node, put };
 }
 
 /** What the playground asks for; throws SyntaxError if the further fields are no JSON object. */
@@ -114,7 +120,11 @@ function showRequest(options, messages) {
     return toast("Further fields must be a JSON object.");
   }
   const way = DIALECTS[options.dialect];
-  const headers = { ...way.headers, "x-toolrelay-trace": "events" };
+  const headers = {
+    ...way.headers,
+    "x-toolrelay-trace": "events",
+    ...(options.tools && { "x-toolrelay-tools": options.tools }),
+  };
   const list = programs(`${location.origin}/${way.path}`, headers, body);
   dialog(
     "The request as a program",
