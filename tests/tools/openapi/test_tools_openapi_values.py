@@ -175,6 +175,22 @@ def test_no_argument_takes_the_place_of_the_credentials() -> None:
         make_request(pinned("/a/{id}", free, credentials=key), {"id": "1", "f": {"api_key": "mine"}})
 
 
+@pytest.mark.parametrize(
+    ("style", "name", "value"),
+    [("form", "account", {"account": "2"}), ("deepObject", "filter[account]", {"account": "2"})],
+)
+def test_no_argument_takes_the_place_of_another(style: str, name: str, value: Any) -> None:
+    """What a key may write into an argument is bounded, so an object's members do not stand for it."""
+    free = {"argument": "more", "in": "query", "name": "filter", "style": style, "explode": True}
+    bound = {"argument": "account", "in": "query", "name": name, "style": "form", "explode": True}
+    for parameters in ((free, bound), (bound, free)):
+        for given in ({}, {"account": "1"}):
+            with pytest.raises(ToolFailure, match="more may not set"):
+                make_request(pinned("/a/{id}", *parameters), {"id": "1", "more": value, **given})
+    request = make_request(pinned("/a/{id}", free, bound), {"id": "1", "more": {"b": "2"}, "account": "1"})
+    assert request.url.endswith("account=1") or request.url.endswith("account%5D=1")
+
+
 def test_a_form_with_a_charset_is_a_form() -> None:
     """The type's parameter does not turn the body into JSON."""
     media_type = "application/x-www-form-urlencoded; charset=utf-8"
