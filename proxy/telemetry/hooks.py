@@ -303,7 +303,7 @@ class Hooks:
         if kind == "turn_finished":
             self._turn_finished(facts)
         elif kind == "run_started":
-            if not facts["may_store"] and (current := self._facts.get()) is not None:
+            if not facts.get("may_store", True) and (current := self._facts.get()) is not None:
                 current.unstored = True
         elif kind == "run_finished":
             self._note_error(facts["error_code"])

@@ -32,7 +32,7 @@ class ProgramState(Struct, frozen=True):
     ``waiting`` are the approvals that others wait for, and ``asked`` the ids by which the client knows those
     that wait for it. ``printed`` is what it has printed so far, ``untrusted`` the sources of the untrusted
     results that it has read. ``language`` is what it is written in. ``dump`` is the engine's; it is empty
-    once the program is ``done``.
+    once the program is ``done``, and ``result`` is then what it put out, as JSON text.
     """
 
     key: str
@@ -52,6 +52,7 @@ class ProgramState(Struct, frozen=True):
     untrusted: str = ""
     dump: bytes = b""
     done: bool = False
+    result: str | None = None
     language: Language = "python"
     written_at: float = 0.0
 

@@ -89,6 +89,8 @@ class ProgramRuns:
             raise ToolFailure(_NO_REQUEST)
         call = parent.calls.get(context.call_id)
         state = await self._begin(code, context, parent, call)
+        if state.done and state.result is not None:
+            return _told_again(state, context)
         run = _ProgramRun(self, code, context, parent, call, state)
         status: RunStatus = "failed"
         try:
@@ -158,9 +160,10 @@ class ProgramRuns:
     async def _goes_on(self, earlier: ProgramState, *, is_repeat: bool) -> bool:
         """Return whether a program goes on from a state: it was interrupted, and not long ago."""
         within_s = REPEATS_WITHIN_S if is_repeat else UNMARKED_REPEAT_WITHIN_S
-        if earlier.done or self._tools.states.age_s(earlier) > within_s:
+        if self._tools.states.age_s(earlier) > within_s or (earlier.done and earlier.result is None):
             return False
-        detail = await self._store.get_run(earlier.run_id)
+        # A program that has ended is told again if the answer with its result has not reached the client.
+        detail = await self._store.get_run(earlier.parent_run if earlier.done else earlier.run_id)
         return detail is not None and detail.run.status in UNANSWERED
 
     async def _continued(self, waited: ProgramState, caller: str) -> ProgramState:
@@ -195,6 +198,7 @@ class _ProgramRun:
         self._parent = parent
         self._call = call
         self._began = time.monotonic()
+        self._result: str | None = None
         self._goes_on = bool(state.dump)
         ledger = parent.ledger.inner()
         for sources in filter(None, (parent.ledger.untrusted_before(parent.turn), state.untrusted)):
@@ -234,6 +238,7 @@ class _ProgramRun:
         self._context.signals.sources = untrusted
         if len(text) > _MOST_VALUE:
             raise ToolFailure("the program's value is larger than 1 MiB: return less", untrusted=untrusted)
+        self._result = text
         value, printed = _value(text), self._steps.state.printed
         self._note("output", text if not printed else f"{printed}\n{text}")
         if self._steps.images:
@@ -310,7 +315,10 @@ class _ProgramRun:
         state = self._steps.state
         self._put(state, status)
         if state.dump and status not in ("suspended", "cancelled"):
-            over = replace(state, done=True, dump=b"", printed="", results={}, calls=())
+            kept = self._result if status == "completed" else None
+            told = {"printed": state.printed if kept is not None else "", "result": kept}
+            untrusted = self._untrusted()
+            over = replace(state, done=True, dump=b"", results={}, calls=(), untrusted=untrusted, **told)
             keeps = self._parent.asking.keeps
             self._owner._tools.states.put(over, self._run.caller, ephemeral=not keeps)
 
@@ -351,6 +359,13 @@ class _ProgramRun:
 
     def _seconds(self, state: ProgramState) -> float:
         return max(time.time() - state.started_at, time.monotonic() - self._began)
+
+
+def _told_again(state: ProgramState, context: CallContext) -> Any:
+    """Return what the model gets of a program that had ended before its process died."""
+    context.signals.untrusted, context.signals.sources = bool(state.untrusted), state.untrusted
+    value = _value(state.result or "null")
+    return {"printed": state.printed, "value": value} if state.printed else value
 
 
 def _value(text: str) -> Any:

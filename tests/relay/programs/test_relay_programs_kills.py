@@ -7,6 +7,7 @@ processes are killed in ``tests/e2e/test_e2e_programs_kills.py``.
 import asyncio
 import json
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ from hypothesis import strategies as st
 from raw_upstream import RawUpstream
 from running_proxy import Proxy, make_config
 from shaken_lives import Life, Record, World, expire, living, new_record
-from shaken_programs import Program, allowed, programs
+from shaken_programs import Program, allowed, place_of, programs
 from store_postgres import need_postgres
+from waiting import PATIENCE_S
 
 from proxy.base.events import RUN_PROGRAM
+from proxy.config.load import Config
 from proxy.records.approvals import ApprovalFilter
 
 QUESTION: Any = {"role": "user", "content": "Do it."}
@@ -50,6 +53,19 @@ async def decided(proxy: Proxy, program: Program, record: Record, ids: set[str])
     return {"x-toolrelay-approve": ",".join(told)} if told else {}
 
 
+def config_of(url: str, record: Record) -> Config:
+    """The configuration of a life."""
+    return make_config(
+        url,
+        allow=("shaken_lives__*",),
+        modules=("shaken_lives",),
+        tools={"programs": "on", "programs_timeout_s": 200},
+        policy={"approve": ("shaken_lives__ask",)},
+        approvals={},
+        store={"url": record.url, "seal": False},
+    )
+
+
 async def told_in_lives(
     url: str, program: Program, record: Record, kills: list[int], marked: bool, world: World
 ) -> str:
@@ -58,15 +74,7 @@ async def told_in_lives(
     lives = [*kills, 0]
     for number, dies_at in enumerate(lives):
         life = Life(world, record, dies_at)
-        config = make_config(
-            url,
-            allow=("shaken_lives__*",),
-            modules=("shaken_lives",),
-            tools={"programs": "on", "programs_timeout_s": 200},
-            policy={"approve": ("shaken_lives__ask",)},
-            approvals={},
-            store={"url": record.url, "seal": False},
-        )
+        config = config_of(url, record)
         again = RETRY if number and marked else {}
         async with living(config, life) as proxy:
             while True:
@@ -109,12 +117,42 @@ async def shaken(kind: str, program: Program, kills: list[int], marked: bool) ->
     made = program.check(json.loads(text), allowed(program, world.under_way))
     told = dict(one for one in json.loads(text) if one[0] != "end")
     assert set(world.effects) <= set(made)
+    places = Counter(place_of(name) for name in world.effects.elements())
+    assert not places or max(places.values()) == 1, places
     for name in made:
         count = world.effects[name]
         if told[name] == f"did {name}":
             assert count == 1, name
         else:
             assert count <= (name in world.under_way), name
+
+
+async def test_a_program_that_had_ended_is_told_again(tmp_path: Path) -> None:
+    """The process dies after the program's end and before the model has answered; nothing runs twice."""
+    code = "seen = await shaken_lives__look(name='a')\n[seen, await shaken_lives__act(name=seen)]"
+    died = asyncio.Event()
+
+    def say(asked: Asked) -> Turn:
+        if not asked.results:
+            return Turn(calls=[(RUN_PROGRAM, {"code": code})])
+        first = not died.is_set()
+        died.set()
+        return Turn(asked.results[-1], before=[asyncio.Event()] if first else [])
+
+    world = World()
+    async with new_record("sqlite", tmp_path) as record, RawUpstream(Models({"m": say})) as upstream:
+        life = Life(world, record, -1)
+        async with living(config_of(upstream.url, record), life) as proxy:
+            asking = asyncio.create_task(said(proxy, [QUESTION], {}))
+            await died.wait()
+            await proxy.services.store.wait_until_visible(PATIENCE_S)
+            copy = await record.copied()
+            asking.cancel()
+            await asyncio.wait({asking})
+        async with living(config_of(upstream.url, copy), Life(world, copy)) as proxy:
+            text = await said(proxy, [QUESTION], RETRY)
+    assert json.loads(text) == ["saw a 1", "did saw a 1"]
+    assert (world.looks, world.effects) == (1, {"saw a 1": 1})
 
 
 KILLS = st.lists(st.integers(1, 60), max_size=4)

@@ -141,6 +141,7 @@ class World:
     """What has happened outside, and which calls were under way when a process died."""
 
     effects: Counter[str] = field(default_factory=Counter)
+    looks: int = 0
     under_way: set[str] = field(default_factory=set)
     kills: list[str] = field(default_factory=list)
 
@@ -169,6 +170,11 @@ class Life:
             self.next_record = await self.record.copied()
         finally:
             self.killed.set()
+
+    def looked(self) -> int:
+        """Return which look this is; no two have the same number."""
+        self.world.looks += 1
+        return self.world.looks
 
     def act(self, name: str) -> None:
         """Change the world."""
@@ -207,8 +213,8 @@ async def ask(name: str) -> str:
 
 @tool(effect="read_only", redaction=Redaction())
 async def look(name: str) -> str:
-    """Read something."""
-    return f"saw {name}"
+    """Read something that is different each time."""
+    return f"saw {name} {LIFE.get().looked()}"
 
 
 class _LifeTools:

@@ -21,6 +21,7 @@ _HEAD = """
 import asyncio
 said = []
 last = ""
+mark = ""
 async def tried(call):
     try:
         return await call
@@ -56,6 +57,26 @@ class Branch:
 Statement = Calls | Loop | Branch
 
 
+def place_of(name: str) -> str:
+    """Return the place of a call in its program, without what the program had read when it made the call."""
+    return name.partition("/")[0]
+
+
+class _Told:
+    """What a program has told, and the number of the last look in it."""
+
+    def __init__(self, said: Iterator[Sequence[str]]) -> None:
+        self._said = said
+        self.mark = ""
+
+    def next(self) -> tuple[str, str]:
+        """Return the next name and result; another name if there is none."""
+        name, text = next(self._said, ("nothing", ""))
+        if text.startswith("saw "):
+            self.mark = text.rpartition(" ")[2]
+        return name, text
+
+
 class _Ended(Exception):
     """A failure that the program does not catch."""
 
@@ -69,7 +90,7 @@ class Program:
 
     def decision(self, name: str) -> Decision:
         """Return what a person decides about a call."""
-        return self.decisions[sum(map(ord, name)) % len(self.decisions)]
+        return self.decisions[sum(map(ord, place_of(name))) % len(self.decisions)]
 
     @property
     def code(self) -> str:
@@ -85,7 +106,7 @@ class Program:
         told = iter(said)
         made: list[str] = []
         try:
-            self._walk(self.body, "", told, may_be, made)
+            self._walk(self.body, "", _Told(told), may_be, made)
         except _Ended:
             assert next(told)[0] == "end"
         left = list(told)
@@ -96,7 +117,7 @@ class Program:
         self,
         body: Sequence[Statement],
         turn: str,
-        told: Iterator[Sequence[str]],
+        told: "_Told",
         may_be: Callable[[Tool, str, str], bool],
         made: list[str],
         last: str = "",
@@ -110,9 +131,10 @@ class Program:
                     taken = one.else_ if last.startswith("failed") else one.well
                     last = self._walk(taken, turn, told, may_be, made, last)
                 case Calls():
+                    mark = told.mark
                     for at, tool in enumerate(one.tools):
-                        wanted = f"{one.place}{at}{turn}"
-                        name, last = next(told, ("nothing", ""))
+                        wanted = f"{one.place}{at}{turn}/{mark}"
+                        name, last = told.next()
                         assert name == wanted, (name, wanted, last)
                         made.append(name)
                         assert may_be(tool, name, last), (tool, name, last)
@@ -149,13 +171,16 @@ def _lines(body: Sequence[Statement], depth: int, loops: Sequence[str] = ()) -> 
                 yield f"{pad}found = await asyncio.gather({tried})"
                 yield f"{pad}last = found[-1]"
                 yield f"{pad}said += [[name, text] for name, text in zip([{', '.join(names)}], found)]"
+                yield f"{pad}for text in found:"
+                yield f"{pad}    if text.startswith('saw '):"
+                yield f"{pad}        mark = text.split(' ')[-1]"
                 if one.bare:
                     yield f"{pad}if last.startswith('failed'):"
                     yield f"{pad}    raise RuntimeError(last)"
 
 
 def _name(place: str, at: int, loops: Sequence[str]) -> str:
-    return f"f'{place}{at}{''.join(f'.{{{one}}}' for one in loops)}'"
+    return f"f'{place}{at}{''.join(f'.{{{one}}}' for one in loops)}/{{mark}}'"
 
 
 def _numbered(body: Sequence[Statement], counts: Iterator[int]) -> tuple[Statement, ...]:
@@ -198,7 +223,7 @@ def allowed(program: Program, unknown: Collection[str]) -> Callable[[Tool, str, 
 
     def may_be(tool: Tool, name: str, text: str) -> bool:
         if tool == "look":
-            return text == f"saw {name}"
+            return text.startswith(f"saw {name} ")
         if name in unknown and "nobody knows" in text:
             return True
         if tool == "ask" and (decision := program.decision(name)) != "approve":
