@@ -184,9 +184,9 @@ def test_no_argument_takes_the_place_of_another(style: str, name: str, value: An
     free = {"argument": "more", "in": "query", "name": "filter", "style": style, "explode": True}
     bound = {"argument": "account", "in": "query", "name": name, "style": "form", "explode": True}
     for parameters in ((free, bound), (bound, free)):
-        for given in ({}, {"account": "1"}):
+        for also in ({}, {"account": "1"}):
             with pytest.raises(ToolFailure, match="more may not set"):
-                make_request(pinned("/a/{id}", *parameters), {"id": "1", "more": value, **given})
+                make_request(pinned("/a/{id}", *parameters), {"id": "1", "more": value, **also})
     request = make_request(pinned("/a/{id}", free, bound), {"id": "1", "more": {"b": "2"}, "account": "1"})
     assert request.url.endswith("account=1") or request.url.endswith("account%5D=1")
 
