@@ -20,6 +20,7 @@ from own_servers import own_postgres, own_redis
 from proxy_process import ProxyProcess, write_config
 from raw_upstream import RawRequest, RawUpstream, Step
 from responses_script import function_call, message
+from store_postgres import fetch
 from waiting import until
 
 pytest.importorskip("asyncpg")
@@ -80,6 +81,16 @@ class Hosts:
     names: list[str]
     servers: list[ProxyProcess]
     upstream: RawUpstream
+    record: str
+
+    async def keep(self, steps: int) -> None:
+        """Wait until so many complete steps of runs are on record."""
+        sql = "SELECT count(*) FROM kept_results WHERE handle LIKE 'step_%'"
+
+        async def kept() -> bool:
+            return await fetch(self.record, sql) == [(steps,)]
+
+        await until(kept)
 
     def die(self, how: str) -> None:
         """Let the first host die."""
@@ -101,7 +112,7 @@ async def hosts(folder: Path, script: Any) -> AsyncIterator[Hosts]:
     ):
         ports = [urlsplit(url).port or 0 for url in (postgres, redis, upstream.url)]
         record, events, models = [await net.forward(port) for port in ports]
-        made = Hosts(net, [], [], upstream)
+        made = Hosts(net, [], [], upstream, postgres)
         for _ in range(2):
             name, address = net.add_host()
             home = folder / name
@@ -156,6 +167,7 @@ async def test_a_reader_at_another_host_goes_on(tmp_path: Path, how: str) -> Non
             pieces = reading.pieces(answer)
             while b"response.in_progress" not in answer.body:
                 answer.body += await anext(pieces)
+            await both.keep(1)
             both.die(how)
             (two.folder / "go").touch()
             async for piece in pieces:
@@ -192,6 +204,7 @@ async def test_a_run_goes_on_after_its_second_turn(tmp_path: Path, how: str) -> 
             while b"response.in_progress" not in answer.body:
                 answer.body += await anext(pieces)
             await has_looked(one)
+            await both.keep(5)
             both.die(how)
             (two.folder / "go").touch()
             async for piece in pieces:
@@ -226,6 +239,7 @@ async def test_a_stream_is_resumed_at_another_host(tmp_path: Path, how: str) -> 
             async with two.sent(body, resumed, path="/v1/responses") as elsewhere:
                 live = await elsewhere.head()
                 assert (live.status, live.header("x-toolrelay-run")) == (200, run_id)
+            await both.keep(3)
             both.die(how)
             (two.folder / "go").touch()
             answers = []
