@@ -21,7 +21,7 @@ MODULES = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): pat
 
 WORDS = {"base", "records", "json"}
 LOWER = {"wires", "tools", "upstreams", "store"}
-HELPERS = {*WORDS, "http", "net", "schemas"}
+HELPERS = {*WORDS, "http", "net", "schemas", "hooks"}
 SERVING = {"rights", "config", "telemetry", "server", "api", "ui", "app"}
 """The packages that face clients, each of which may import those before it (``ORDER``)."""
 
@@ -32,6 +32,7 @@ ALLOWED = {
     "http": {"http", "base"},
     "net": {"net", "base"},
     "schemas": {"schemas", "base"},
+    "hooks": {"hooks", "base"},
     **{package: {package, *HELPERS} for package in LOWER},
     "upstreams": {"upstreams", "wires", *HELPERS},
     "toolbox": {"toolbox", "tools", *HELPERS},
@@ -91,6 +92,7 @@ RELAY_MAY_IMPORT = {
     "proxy.json.splice",
     "proxy.wires.past.clock",
     "proxy.wires.past.evidence",
+    "proxy.wires.turn.conversation_texts",
     "proxy.wires.turn.digest",
     "proxy.wires.stream.usage_tap",
     "proxy.upstreams.base",
@@ -124,6 +126,7 @@ COMPOSING = {
     "proxy.app.open_authentication",
     "proxy.app.open_login",
     "proxy.app.open_record",
+    "proxy.app.plugins",
     *(module for module in MODULES if module.startswith("proxy.app.compose.")),
     # A replay composes a server of its own.
     *(module for module in MODULES if module.startswith("proxy.app.replaying.")),
@@ -158,6 +161,7 @@ ABSTRACT = (
         "proxy.http.rules",
         "proxy.upstreams.recorded.format",
         "proxy.upstreams.recorded.scrubbing",
+        "proxy.wires.stream.restoring",
         "proxy.wires.turn.digest",
         "proxy.wires.mcp.messages",
         "proxy.wires.registry.named_models",
@@ -388,6 +392,7 @@ def test_values_of_the_relay_are_made_of_few_parts() -> None:
 # ---------------------------------------------------------------- broad handlers
 
 SWALLOWS_ANYTHING: dict[str, str] = {
+    "proxy.hooks.chain": "the code of an operator's hook",
     "proxy.tools.contract.validation": "the code of a tool's author",
     "proxy.tools.running.tasks.loop_watch": "thrown into the work that it watches",
     "proxy.tools.running.plan": "the code of a tool's author",

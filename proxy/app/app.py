@@ -92,7 +92,7 @@ async def create_app(
     check_http_parser()
     services, authentication, hash_key = await _checked_services(config, overrides)
     item_keys = await _item_keys(services.store, hash_key)
-    given = overrides or Overrides()
+    given = (overrides or Overrides()).with_plugins(config)
     authenticator = given.authenticator or authentication.authenticator
     endpoints = given.endpoints.extended_with(MCP_ENDPOINTS) if config.mcp.serve else given.endpoints
     targets, draining = Targets(endpoints), Draining()

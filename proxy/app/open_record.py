@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from proxy.config.load import Config
 from proxy.store.base import Store
-from proxy.store.factory import open_store
+from proxy.store.factory import open_store, sealing
 from proxy.store.options import StoreOptions
 
 
@@ -23,6 +23,13 @@ def open_record(config: Config, *, reap: bool = False, must_exist: bool = False)
         max_bytes_per_caller=settings.max_bytes_per_caller,
         max_requests=settings.max_requests,
     )
+    kind, _, name = settings.url.partition(":")
+    if kind == "plugin":
+        # Imported here: a supervisor opens no record of a plugin.
+        from proxy.app.plugins import plugin_store
+
+        keys = settings.seal_keys()
+        return plugin_store(name, sealing(options, keys["seal_key"], keys["old_seal_keys"]))
     return open_store(settings.url, options, must_exist=must_exist, **settings.seal_keys())
 
 

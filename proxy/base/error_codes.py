@@ -50,6 +50,17 @@ _ALL: Final = (
         "Correct the field that the message names.",
     ),
     ErrorCode(
+        "refused_by_hook", (403,), "permission_error",
+        "A [hook](how-to/hooks.md) of this server refused the request, or hooks check requests here and"
+        " cannot read those to this path.",
+        "Do what the message says, or ask the operator.",
+    ),
+    ErrorCode(
+        "hook_failed", (503,), _SERVER,
+        "A [hook](how-to/hooks.md) of this server failed or took too long, and `hooks.on_error` is `refuse`.",
+        "Try again later. The operator finds `hook_failed` in the log.",
+    ),
+    ErrorCode(
         "invalid_json", (400,), _REQUEST,
         "The body is not JSON, is not a JSON object, or is nested too deeply.",
         "Send one JSON object, encoded as UTF-8.",

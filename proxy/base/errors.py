@@ -5,6 +5,7 @@ provider's, ``ToolFailure`` a tool's, and ``StoreError`` the record's. ``WireErr
 wire does not allow. This module does no I/O, and no message contains a key or a tool argument.
 """
 
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Literal
@@ -248,3 +249,10 @@ class ToolFailure(ToolRelayError):
 def how_to_install(extra: str) -> str:
     """Return the command that installs an extra; no package index has this package."""
     return f"In the folder of toolrelay's source, run: pip install '.[{extra}]'"
+
+
+def fault_facts(error: BaseException) -> dict[str, str]:
+    """Return the type and the place of an exception, without its text, which may contain arguments."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return {"exception": type(error).__name__, "raised_at": place}

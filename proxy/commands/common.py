@@ -210,7 +210,7 @@ class PreventedExits:
         if self._count <= MOST_EXITS:
             import structlog
 
-            from proxy.tools.running.invocation import fault_facts
+            from proxy.base.errors import fault_facts
 
             structlog.get_logger("proxy.server").error("exit_prevented", **fault_facts(end), hint=_EXIT_HINT)
         else:

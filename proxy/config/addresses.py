@@ -160,11 +160,11 @@ def check_store_url(value: str) -> str:
                 "is not a valid address; write postgresql://USER@HOST:5432/DATABASE"
             ) from None
         return value
-    if value == "memory:":
+    if value == "memory:" or (value.startswith("plugin:") and value[len("plugin:") :].isidentifier()):
         return value
     if value.startswith("sqlite:///") and value[len("sqlite:///") :] not in ("", "/", ":memory:"):
         return value
-    raise setting_fault("must be memory:, sqlite:///FILE or postgresql://…")
+    raise setting_fault("must be memory:, sqlite:///FILE, postgresql://… or plugin:NAME")
 
 
 def passwords_in(url: str) -> list[str]:

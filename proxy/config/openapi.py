@@ -97,6 +97,10 @@ class OpenApiConfig(Section):
     redact: RedactConfig = Field(
         default=RedactConfig(),
         description="What logs and records may show of the tools: output, private_arguments.",
+        json_schema_extra={
+            "shown_as": "petstore",
+            "example": 'output = ["items.*.name"]\nprivate_arguments = ["body.note"]',
+        },
     )
     timeout_s: Seconds | None = Field(
         default=None, description="Seconds that one call may take. Empty: tools.timeout_s."

@@ -23,6 +23,7 @@ from proxy.config.sections.access import (
     PolicyConfig,
     PriceConfig,
 )
+from proxy.config.sections.extensions import HooksConfig, PluginsConfig
 from proxy.config.sections.network import NetworkConfig, ProxyAddress, credentials_of
 from proxy.config.sections.operation import (
     LogConfig,
@@ -278,6 +279,8 @@ class Config(Section):
         },
     )
     mcp: McpConfig = McpConfig()
+    hooks: HooksConfig = HooksConfig()
+    plugins: PluginsConfig = PluginsConfig()
     openapi: Annotated[dict[str, OpenApiConfig], AfterValidator(check_api_names)] = Field(
         default={},
         json_schema_extra={

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from proxy.base.plain_text import HIDDEN
-from proxy.config.checks.faults import fields_of, tables_of
+from proxy.config.checks.faults import fields_of, model_of, tables_of
 from proxy.config.secret import Secret
 from proxy.config.settings import Config
 
@@ -85,8 +85,12 @@ def _setting(key: str, info: FieldInfo) -> str:
 
 
 def _table(section: str, key: str, info: FieldInfo) -> str:
-    """Return a table inside a section whose keys the user chooses (``tools.aliases``)."""
+    """Return a table inside a section: one whose keys the user chooses (``tools.aliases``), or one that is
+    empty by default (``ui.login``)."""
     extra = _extra(info)
+    if "example" in extra and "." not in section and model_of(info.annotation) is not None:
+        lines = "".join(f"#{line}\n" for line in str(extra["example"]).splitlines())
+        return f"\n# {info.description}  For example:\n#[{section}.{key}]\n{lines}"
     if "example" not in extra or "shown_as" in extra:
         return ""
     return f"\n# {info.description}  For example: {extra['example']}\n#[{section}.{key}]\n"

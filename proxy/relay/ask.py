@@ -5,6 +5,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from proxy.hooks.placeholders import Placeholders
 from proxy.http.headers import Headers
 from proxy.records.rows import Meter
 from proxy.relay.body import Body
@@ -90,7 +91,8 @@ class RequestOptions(Struct, frozen=True):
     ``wanted`` are the chosen tools, ``None`` if it chose none. ``history`` says whether the proxy looks up
     and remembers answers. ``attempt`` says whether the request repeats another one. ``asks_by_call`` says
     that the client declared the function through which the proxy asks for approvals. ``detached`` is set if
-    no client waits for the answer.
+    no client waits for the answer. ``originals`` are the placeholders that hooks have put into the request,
+    and may add to it while it runs; ``None`` if no hook does.
     """
 
     wanted: Wanted | None = None
@@ -99,6 +101,7 @@ class RequestOptions(Struct, frozen=True):
     attempt: Attempt = NO_ATTEMPT
     detached: Detached | None = None
     asks_by_call: bool = False
+    originals: Placeholders | None = None
 
 
 class Access(Struct, frozen=True):

@@ -345,6 +345,7 @@ class Planner:
                 partial(self._parents.continuing, parent=parent),
                 partial(brings, planning.waited.programs, request),
                 partial(limited_later, request.chosen.hosted),
+                ask.options.originals,
             )
             return await self._approvals.settle(ids, resuming)
 

@@ -33,20 +33,21 @@ _SETTING: Final = "store.url"
 _OLD_KEYS: Final = "store.old_seal_keys"
 _SQLITE: Final = "sqlite:///"
 _POSTGRES: Final = ("postgresql", "postgres")
+_PLUGIN: Final = "plugin"
 _EXAMPLE: Final = (
     "Write sqlite:///toolrelay.db for a file, postgresql://USER@HOST/DATABASE, or memory: to keep nothing"
 )
 
 
 def sqlite_path(url: str, base: Path | None = None) -> Path | None:
-    """Return the file that a ``sqlite:///`` URL names, or ``None`` for ``memory:`` and PostgreSQL.
+    """Return the file that a ``sqlite:///`` URL names, or ``None`` for ``memory:``, PostgreSQL and plugins.
 
     Three slashes come before a path relative to ``base`` (default: the current folder), four before an
     absolute path. Raises :class:`ConfigError` for every other URL. The message repeats only the
     scheme of the URL, because the rest may contain a password.
     """
     scheme = url.partition(":")[0]
-    if url in ("memory:", "memory://") or scheme in _POSTGRES:
+    if url in ("memory:", "memory://") or scheme in (*_POSTGRES, _PLUGIN):
         return None
     if scheme != "sqlite":
         raise ConfigError(_SETTING, f"unknown kind of store {scheme[:40]!r}", _EXAMPLE)
@@ -84,7 +85,7 @@ def open_store(
     :class:`~proxy.base.errors.ConfigError` with what to do, before anything is created.
     """
     path = sqlite_path(url, base)
-    options = _sealing(options, seal_key, old_seal_keys)
+    options = sealing(options, seal_key, old_seal_keys)
     if path is not None:
         options = _with_key_file(options, path, seal=seal, makes=not must_exist)
     if path is None and not url.startswith(_POSTGRES):
@@ -106,14 +107,15 @@ def open_sealed(
     """
     path = sqlite_path(url, base)
     if path is None and not url.startswith(_POSTGRES):
-        raise ConfigError(_SETTING, "a store in memory has nothing sealed", "Name a file")
-    options = _sealing(StoreOptions(needs_all_keys=False), seal_key, old_seal_keys)
+        raise ConfigError(_SETTING, f"{url} has nothing that is sealed here", "Name a file")
+    options = sealing(StoreOptions(needs_all_keys=False), seal_key, old_seal_keys)
     if path is not None:
         options = _with_key_file(options, path, seal=seal)
     return _open_sql(url, path, options, must_exist=True)
 
 
-def _sealing(options: StoreOptions, key: str, old_keys: Sequence[str]) -> StoreOptions:
+def sealing(options: StoreOptions, key: str, old_keys: Sequence[str]) -> StoreOptions:
+    """Return the options with the seals of these keys; an empty ``key`` seals nothing."""
     return replace(
         options,
         seal=Seal(parse_seal_key(key)) if key else None,
@@ -148,7 +150,7 @@ async def migrate_store(url: str, base: Path | None = None) -> MigrationReport:
 
         return await migrate_postgres(url)
     if path is None:
-        raise ConfigError(_SETTING, "a store in memory has nothing to migrate", "Name a file")
+        raise ConfigError(_SETTING, f"{url} has nothing to migrate here", "Name a file")
     if not path.parent.is_dir():
         raise ConfigError(_SETTING, f"the folder {path.parent} does not exist", "Create it first")
     await asyncio.to_thread(refuse_older, path)
@@ -166,8 +168,8 @@ async def peek_keys(
     """Read the client keys of a record without creating or migrating anything.
 
     A record that does not exist has no keys. The result is ``None`` for a record with another schema, because
-    its keys can be read only after a migration. Raises the errors of :func:`open_store` and of the store's
-    ``start``.
+    its keys can be read only after a migration, and for that of a plugin. Raises the errors of
+    :func:`open_store` and of the store's ``start``.
     """
     path = sqlite_path(url, base)
     if url.startswith(_POSTGRES):
@@ -176,6 +178,8 @@ async def peek_keys(
 
         version, latest = await postgres_version(url), latest_schema("postgres")
         mark = KeyMark(state_path(url))
+    elif url.startswith(_PLUGIN):
+        return None
     elif path is None:
         return KeySet(0, (), {}, ever_made=False)
     else:

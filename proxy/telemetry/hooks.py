@@ -160,6 +160,8 @@ class Observer:
 
     def orphaned(self, outcome: str) -> None: ...
 
+    def hooked(self, point: str, name: str, outcome: str) -> None: ...
+
 
 class Hooks:
     """The hooks, and the facts of the current request.
@@ -205,6 +207,7 @@ class Hooks:
         self._limited: list[Callable[[str], None]] = told("limited")
         self._late: list[Callable[[str], None]] = told("late")
         self._orphaned: list[Callable[[str], None]] = told("orphaned")
+        self._hooked: list[Callable[[str, str, str], None]] = told("hooked")
         self._facts: ContextVar[RequestFacts | None] = ContextVar("request-facts", default=None)
 
     @property
@@ -272,6 +275,11 @@ class Hooks:
         """Report the outcome of a background response that no process ran."""
         for tell in self._orphaned:
             tell(outcome)
+
+    def hooked(self, point: str, name: str, outcome: str) -> None:
+        """Report what a hook of the operator did; a :data:`~proxy.hooks.chain.Counted`."""
+        for tell in self._hooked:
+            tell(point, name, outcome)
 
     def broken(self, error: UpstreamError) -> None:
         """Note that the upstream's response broke off after its head had arrived."""

@@ -74,6 +74,13 @@ FAMILIES = (
         ("outcome",),
     ),
     Family(
+        "toolrelay_hooks_total",
+        "counter",
+        "Calls of hooks, by their point, their name and what they did: kept, changed, refused, failed or "
+        "timed_out.",
+        ("point", "hook", "outcome"),
+    ),
+    Family(
         "toolrelay_agent_runs_total",
         "counter",
         "Runs of agents that have ended, by agent and status.",

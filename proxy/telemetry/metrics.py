@@ -332,6 +332,10 @@ class Metrics(Observer):
         """Count the outcome of a background response whose process had died or was stopped."""
         self._counters["toolrelay_background_orphans_total"].add((outcome,))
 
+    def hooked(self, point: str, name: str, outcome: str) -> None:
+        """Count what a hook of the operator did; the operator chose its name."""
+        self._counters["toolrelay_hooks_total"].add((point, name, outcome))
+
     def loop_held(self, seconds: float) -> None:
         """Count the seconds for which the event loop was held when its timer was due."""
         self._histograms["toolrelay_loop_held_seconds"].observe((), seconds)

@@ -254,10 +254,11 @@ class RepairSigns(Struct, frozen=True):
 class RequestFields(Struct, frozen=True):
     """Members of a request by which it says what it refers to, where it goes and how it is counted.
 
-    ``turns``: the messages or items. ``tools``: lists of tools. ``tool_holders``: lists whose entries may
-    have tools. ``usage``: the member, and its field, that ask for usage in a stream. ``models``: the paths at
-    which further models may be named: one, or a list of names and of objects with a ``model``. ``choosing``:
-    members by which a provider chooses models that the request does not name.
+    ``turns``: the messages or items. ``texts``: all members with texts of the conversation. ``tools``: lists
+    of tools. ``tool_holders``: lists whose entries may have tools. ``usage``: the member, and its field, that
+    ask for usage in a stream. ``models``: the paths at which further models may be named: one, or a list of
+    names and of objects with a ``model``. ``choosing``: members by which a provider chooses models that the
+    request does not name.
 
     Each of these is empty if the dialect has none: ``continues``: the id of the stored response that the
     request continues. ``conversation``: a conversation that the provider keeps. ``stored_prompt``: a prompt
@@ -265,6 +266,7 @@ class RequestFields(Struct, frozen=True):
     """
 
     turns: str = "messages"
+    texts: Sequence[str] = ("messages",)
     tools: Sequence[str] = ("tools",)
     continues: str = ""
     conversation: str = ""
@@ -286,6 +288,27 @@ class RequestFields(Struct, frozen=True):
         one = (self.continues, self.conversation, self.stored_prompt, self.background)
         models = (path[0] for path in self.models)
         return frozenset(filter(None, (*one, *self.tool_holders, *self.usage, *self.choosing, *models)))
+
+
+OPAQUE: Final = frozenset(
+    {
+        *(
+            "type",
+            "role",
+            "id",
+            "name",
+            "detail",
+            "format",
+            "filename",
+            "url",
+            "data",
+            "file_id",
+            "file_data",
+        ),
+        *("signature", "encrypted_content", "cache_control", "ttl"),
+    }
+)
+"""Strings in the conversations of all dialects that are no text of anybody."""
 
 
 class HostedTool(NamedTuple):
@@ -311,12 +334,31 @@ class TurnFields(Struct, frozen=True):
 
     ``ids``: ids of calls and items. ``volatile``: what differs if a model gives the same answer again.
     ``reasoning``: types of blocks and items of reasoning. ``lists``: lists of calls or of blocks.
+    ``opaque``: strings that are no text of anybody. ``free``: objects whose member names are a tool's own.
+    ``json_texts``: strings that hold JSON.
     """
 
     ids: frozenset[str] = frozenset()
     volatile: frozenset[str] = frozenset()
     reasoning: frozenset[str] = frozenset()
     lists: frozenset[str] = frozenset()
+    opaque: frozenset[str] = frozenset()
+    free: frozenset[str] = frozenset()
+    json_texts: frozenset[str] = frozenset()
+
+
+class TextPiece(Struct, frozen=True):
+    """A member of the events of a stream in which a text comes piece by piece.
+
+    ``path`` leads to it; ``*`` is each element of a list, told from the others by its ``index``. ``types``:
+    the types of the events that have it; empty for all. ``place``: the members of the event that say which
+    text it is. ``in_json``: whether the text is JSON.
+    """
+
+    path: tuple[str, ...]
+    types: frozenset[str] = frozenset()
+    place: tuple[str, ...] = ()
+    in_json: bool = False
 
 
 class Dialect(Struct, frozen=True, eq=False):
@@ -335,7 +377,7 @@ class Dialect(Struct, frozen=True, eq=False):
     may lack the end mark of the framing. ``refused_schemas``: the keys of
     :data:`~proxy.schemas.portable.REFUSED_BY` that every provider of the dialect refuses in the schemas of
     tools. ``fields``, ``turns`` and ``tools``: what is known of its requests, of the turns in them, and of
-    the types of tools; the longest type that fits counts.
+    the types of tools; the longest type that fits counts. ``pieces``: where its streams have texts in pieces.
     """
 
     name: str
@@ -361,6 +403,7 @@ class Dialect(Struct, frozen=True, eq=False):
     fields: RequestFields = RequestFields()
     turns: TurnFields = TurnFields()
     tools: Sequence[HostedTool] = ()
+    pieces: Sequence[TextPiece] = ()
 
     def shown(self, below: str) -> str:
         """Return a path of the dialect as a client writes it."""

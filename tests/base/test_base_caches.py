@@ -51,6 +51,8 @@ NO_CACHE: dict[str, str] = {
     "proxy.base.caches._Declared": "the list of caches itself: weak references",
     "proxy.base.conversation.Conversation": "one request",
     "proxy.json.lenient.HalfPairs": "the texts of one stream that end in half a character",
+    "proxy.api.generate.restored_stream.RestoredStream": "the body of one answer that is no stream",
+    "proxy.hooks.placeholders.Placeholders": "the placeholders of one request, bounded in number and size",
     "proxy.base.hard_timeout.HardTimeout": "work that nobody waits for any more, until it ends",
     "proxy.relay.passing.sniffing.SniffedResponse": "the first bytes of one response",
     "proxy.relay.routing.deadlines.Deadlines": "requests that are open",

@@ -14,9 +14,8 @@ from proxy.api.context import Context
 from proxy.api.generate.forwarder import Forwarder, Passthrough
 from proxy.api.generate.request_reader import RequestReader
 from proxy.relay.body import Body, without_carried
-from proxy.relay.planning import Planner
-from proxy.relay.routing.prices import Prices
 from proxy.relay.routing.router import Route
+from proxy.relay.starting.runs import Runs
 from proxy.relay.typed_tools import as_functions
 from proxy.wires.wire import Wire
 
@@ -31,14 +30,13 @@ class Counting(Passthrough):
         self,
         request_reader: RequestReader,
         forwarder: Forwarder,
-        prices: Prices,
+        runs: Runs,
         *,
         wires: Mapping[str, Wire],
-        planner: Planner,
     ) -> None:
-        super().__init__(request_reader, forwarder, prices)
+        super().__init__(request_reader, forwarder, runs.prices, hooks=runs.hooks)
         self._wires = wires
-        self._planner = planner
+        self._planner = runs.planner
 
     def _prepared(self, context: Context, body: Body, route: Route) -> Body:
         """Return the body with the chosen tools in place of what chose them.

@@ -12,6 +12,8 @@ from proxy.api.generate.request_options import IDEMPOTENCY_KEY
 from proxy.api.generate.request_reader import RequestReader
 from proxy.api.routes import check_query, default_route, routes_of_model
 from proxy.base.errors import RequestError
+from proxy.hooks.chain import HookChain
+from proxy.hooks.placeholders import Placeholders
 from proxy.http.headers import Headers, HeaderSection
 from proxy.http.rules import without
 from proxy.json.splice import join_object, members
@@ -23,6 +25,7 @@ from proxy.relay.passing.repairing import repair_of
 from proxy.relay.routing.fallback import NO_FALLBACK, Candidates, NextUpstream
 from proxy.relay.routing.prices import Prices
 from proxy.relay.routing.router import Route
+from proxy.relay.starting.hooking import Asker, hooked_body
 from proxy.server.auth.body_rights import FORM, must_read
 from proxy.server.messages.azure_paths import named_deployment
 from proxy.server.messages.forms import Upload
@@ -224,10 +227,21 @@ def headers_of_runs(head: Head) -> HeaderSection:
 class Passthrough:
     """The handler of all endpoints that have no other handler."""
 
-    def __init__(self, request_reader: RequestReader, forwarder: Forwarder, prices: Prices) -> None:
+    def __init__(
+        self,
+        request_reader: RequestReader,
+        forwarder: Forwarder,
+        prices: Prices,
+        *,
+        hooks: HookChain | None = None,
+        refuses_unread: bool = False,
+    ) -> None:
+        """``hooks`` see the requests whose texts are known; ``refuses_unread`` refuses all others that bring
+        something to a model."""
         self._request_reader = request_reader
         self._forwarder = forwarder
         self._prices = prices
+        self._hooks, self._refuses_unread = hooks or HookChain(), refuses_unread
 
     async def answer(self, context: Context) -> web.StreamResponse:
         """Forward a request; see :class:`~proxy.api.pipeline.EndpointHandler`."""
@@ -235,12 +249,27 @@ class Passthrough:
         reads = must_read(context.caller.rights, request, target)
         if target.deployment and request.method != "POST":
             raise RequestError(404, f"There is no endpoint at {target.path[:100]}.", code="not_found")
+        if self._refuses_unread and request.method == "POST" and endpoint.kind in ("infer", "other"):
+            raise RequestError(
+                403,
+                "Requests are checked here, and those to this path cannot be read. Ask the operator "
+                '(hooks.unread = "allow").',
+                type="permission_error",
+                code="refused_by_hook",
+            )
         if endpoint.body == "form" and request.content_type.lower() == FORM:
             return await self._send_form(context)
         if endpoint.body == "opaque" and not reads:
             return await self._forwarder.send_to_default(context)
         # The body is read as strict JSON: two parsers must not read it in two ways.
         body = await self._request_reader.read(context)
+        if self._hooks.requests and endpoint.kind == "count":
+            asker = Asker(
+                context.facts.request_id,
+                self._request_reader.principal(context, body).name,
+                context.caller.name,
+            )
+            body = await hooked_body(self._hooks, endpoint.dialect, body, asker, Placeholders())
         if reads:
             await self._request_reader.check_rights(
                 context, body, self._request_reader.principal(context, body)

@@ -18,9 +18,11 @@ from proxy.api.generate.forwarder import Forwarder, headers_of_runs
 from proxy.api.generate.owned_stream import AnyClientStream, ClientStreams
 from proxy.api.generate.request_options import decisions_of, request_options_of
 from proxy.api.generate.request_reader import RequestReader
+from proxy.api.generate.restored_stream import RestoredStream
 from proxy.api.pipeline import EndpointHandler
 from proxy.api.routes import check_query, routes_of_model
 from proxy.base.errors import RequestError
+from proxy.hooks.placeholders import Placeholders
 from proxy.http.own_headers import RUN
 from proxy.records.ids import row_ids
 from proxy.relay.approvals.answering import take_answers
@@ -32,6 +34,7 @@ from proxy.relay.body import Body, without_carried
 from proxy.relay.routing.fallback import Candidates, NextUpstream
 from proxy.relay.routing.router import Route
 from proxy.relay.run.job import Job
+from proxy.relay.starting.hooking import Asker, hooked_body
 from proxy.relay.starting.runs import Runs
 from proxy.relay.typed_tools import as_functions
 from proxy.relay.warming import warm_up
@@ -93,6 +96,7 @@ class Generate:
         self._passthrough = passthrough
         self._past = runs.memory.history
         self._history = history
+        self._hooks = runs.hooks
         self._background = detached.background
         self._reader = detached.reader
         self._tickets = detached.tickets
@@ -122,9 +126,15 @@ class Generate:
         principal = self._request_reader.principal(context, body)
         context.facts.principal = principal.name
         context.facts.conversation = named_conversation(body.payload)
+        originals = None
+        if self._hooks.requests or self._hooks.results:
+            originals = Placeholders()
+            body = await self._hooked(context, wire, body, principal, originals)
         if context.caller.rights.isolated:
             await self._request_reader.check_rights(context, body, principal)
         options = request_options_of(context, history=self._history)
+        if originals is not None:
+            options = replace(options, originals=originals)
         approval_messages = read_approvals(wire.approvals, body.raw, body.payload)
         if approval_messages is not None:
             body = Body(approval_messages.raw, orjson.loads(approval_messages.raw))
@@ -133,6 +143,27 @@ class Generate:
         if decisions or approval_messages is not None:
             await self._decide(principal, context, decisions, approval_messages)
         return _Asked(wire, body, principal, options, self._routes(context, wire, body, options))
+
+    async def _hooked(
+        self, context: Context, wire: Wire, body: Body, principal: Principal, originals: Placeholders
+    ) -> Body:
+        """Return the body of a request as the operator's hooks leave it.
+
+        Raise :class:`~proxy.base.errors.RequestError` if a hook refuses it, or if its answer could not be
+        restored.
+        """
+        if not self._hooks.requests:
+            return body
+        asker = Asker(context.facts.request_id, principal.name, context.caller.name)
+        body = await hooked_body(self._hooks, wire.dialect, body, asker, originals)
+        if originals and _is_background(context, body):
+            raise RequestError(
+                400,
+                "Parts of this request are masked here, and only an answer that its client waits for is "
+                "restored. Leave background out.",
+                param="background",
+            )
+        return body
 
     def _start_of(self, context: Context, asked: "_Asked") -> _Start | None:
         """Return the method that starts a request; ``None`` if it passes through."""
@@ -143,6 +174,8 @@ class Generate:
             return self._resumed
         if is_message:
             return self._answer_message
+        if asked.options.originals:
+            return self._run  # Only the answer of a run is restored.
         return self._plan if _has_to_be_planned(context, asked) else None
 
     async def _decide(
@@ -261,6 +294,9 @@ class Generate:
                     client, job.identity.run_id, job.identity.caller, request
                 )
             stream.set_header(RUN, job.identity.run_id)
+            if ask.options.originals is not None:
+                dialect, wants_json = ask.wire.dialect, job.client.request.wants_json
+                stream = RestoredStream(stream, dialect, ask.options.originals, json_answer=wants_json)
             return self._clients.with_listener(stream, context.target.endpoint.path, ask.body.raw)
 
         run = await self._runs.start(ask, output, job)

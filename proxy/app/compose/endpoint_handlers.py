@@ -79,7 +79,7 @@ def make_endpoint_handlers(
     )
     hooks, reads = services.instruments.hooks, config.store.requests
     forwarder = Forwarder(request_reader, clients, runs.prices, hooks, wires, reads_usage=reads)
-    passthrough = Passthrough(request_reader, forwarder, runs.prices)
+    passthrough = Passthrough(request_reader, forwarder, runs.prices, refuses_unread=_refuses(services))
     detached = _detached_runs(
         services, dependencies, runs, wires["responses"], request_reader, _event_logs(config, item_keys)
     )
@@ -110,13 +110,18 @@ def make_endpoint_handlers(
     return {
         "generate": generate,
         "complete": generate,
-        "count": Counting(request_reader, forwarder, runs.prices, wires=wires, planner=runs.planner),
+        "count": Counting(request_reader, forwarder, runs, wires=wires),
         "stored": stored,
         "models": Models(forwarder, request_reader, runs.prices),
         "manage": Managed(passthrough),
         "mcp": mcp,
         "other": passthrough,
     }
+
+
+def _refuses(services: Services) -> bool:
+    """Return whether requests whose texts no hook can see are refused."""
+    return services.hooks.requests and services.config.hooks.unread == "refuse"
 
 
 def _detached_runs(

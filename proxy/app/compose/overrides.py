@@ -1,12 +1,17 @@
 """Replacements that a caller of the composition gives for the default parts."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
+from proxy.app.plugins import with_dialects
 from proxy.base.chance import Value
+from proxy.base.errors import Guard
+from proxy.config.load import Config
 from proxy.relay.run.approver import Approver, NobodyApproves
 from proxy.server.auth.authenticate import Authenticator
 from proxy.server.messages.tee import Listen
@@ -50,3 +55,10 @@ class Overrides(Struct, frozen=True):
     providers: Sequence[ToolProvider] | None = None
     demo: Mapping[str, Any] | None = None
     replayed_values: Mapping[str, Sequence[Value]] | None = None
+
+    def with_plugins(self, config: Config, guard: Guard = nullcontext) -> "Overrides":
+        """Return the same with the dialects of plugins."""
+        if not config.plugins.dialects:
+            return self
+        endpoints, wires = with_dialects(config, self.endpoints, self.wires, guard)
+        return replace(self, endpoints=endpoints, wires=wires)

@@ -90,7 +90,7 @@ def create_runs(
         parents=parents,
         searches=services.links.searches,
     )
-    runs = Runs(planner, orchestrator, prices, memory)
+    runs = Runs(planner, orchestrator, prices, memory, services.hooks)
     if config.tools.programs != "off":
         services.links.programs.bind(_program_runs(services, parents))
     for provider in services.agents:
@@ -144,7 +144,7 @@ def _commits(services: Services) -> CommitWaiter:
     config = services.config
     return CommitWaiter(
         services.store,
-        shared=config.server.workers > 1 or config.store.url.startswith("postgres"),
+        shared=config.server.workers > 1 or config.store.url.startswith(("postgres", "plugin:")),
         late=services.instruments.hooks.late,
     )
 

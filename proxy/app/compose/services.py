@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
+from typing import Any
 
 import structlog
 from msgspec import Struct, field
@@ -25,10 +26,12 @@ from proxy.app.compose.tools import (
 )
 from proxy.app.compose.upstreams import open_price_list, open_upstreams, served
 from proxy.app.open_record import open_record
+from proxy.app.plugins import load_hooks
 from proxy.base.errors import ConfigError, Guard
 from proxy.base.globs import fits
 from proxy.config.checks.tool_faults import BoundFault, misplaced_bounds, missing_connections
 from proxy.config.load import Config
+from proxy.hooks.chain import HookChain
 from proxy.http.bodies import shapes_of_secrets
 from proxy.http.secrets import Secrets
 from proxy.relay.approvals.approvals import Approvals
@@ -79,6 +82,7 @@ class Services(Struct, frozen=True):
     pinned: Sequence[PinnedProvider] = ()
     agents: Sequence[AgentProvider] = ()
     links: CoreLinks = field(default_factory=CoreLinks)
+    hooks: HookChain = field(default_factory=HookChain)
     detached: list[Callable[[float], Awaitable[None]]] = field(default_factory=list)
     """Called as ``(seconds)``; each waits at most that long for runs that continue without their clients."""
 
@@ -197,7 +201,7 @@ async def create_services(
     ``guard`` wraps the loading of what the rest works without: each tool, module of tools, and upstream.
     Raises :class:`~proxy.base.errors.ConfigError` and :class:`~proxy.base.errors.StoreError`.
     """
-    given, upstreams = overrides or Overrides(), dict[str, Upstream]()
+    given, upstreams = (overrides or Overrides()).with_plugins(config, guard), dict[str, Upstream]()
     clock, store = given.clock or SystemClock(), open_record(config, reap=reap)
     egress = open_egress(config) if given.http is None else None
     paged_results, links = PagedResults(record=store, now=store.now), CoreLinks()
@@ -209,6 +213,8 @@ async def create_services(
     agents = agent_provider(config, given, [*providers, *pinned], policy) if own else ()
     registry = await load_registry([*providers, *pinned, *agents], given, guard, call_prices(config))
     instruments = _instruments(config, registry, given.endpoints, store)
+    # What is replayed was recorded after the hooks.
+    hooks = load_hooks(config, guard, instruments.hooks.hooked) if own else HookChain()
     webhook, figures = make_webhook(config), make_figures(config, store, instruments.metrics)
     runner = Runner(
         registry,
@@ -216,18 +222,15 @@ async def create_services(
         store,
         None,
         clock,
-        default_timeout_s=config.tools.timeout_s,
         paged_results=paged_results,
         cached_results=store if store.sealed and config.store.content != "none" else None,
-        max_read_only=config.limits.concurrent_tools,
-        max_read_only_per_caller=config.limits.concurrent_tools_per_caller,
-        max_parallel=config.tools.max_parallel,
         on_crash=given.on_tool_crash,
         on_closed=instruments.hooks.invocation_ended,
         effects=store,
         credentials=credentials.broker if credentials is not None and given.fetch_credentials else None,
-        log_arguments=config.store.content != "none",
         now=store.now,
+        hooks=hooks,
+        **_runner_settings(config),
     )
     services = Services(
         config=config,
@@ -246,8 +249,20 @@ async def create_services(
         pinned=pinned,
         agents=agents,
         links=links,
+        hooks=hooks,
     )
     return await _start(services)
+
+
+def _runner_settings(config: Config) -> dict[str, Any]:
+    """Return the operator's settings for the runner of tools."""
+    return {
+        "default_timeout_s": config.tools.timeout_s,
+        "max_read_only": config.limits.concurrent_tools,
+        "max_read_only_per_caller": config.limits.concurrent_tools_per_caller,
+        "max_parallel": config.tools.max_parallel,
+        "log_arguments": config.store.content != "none",
+    }
 
 
 def _policy(config: Config, credentials: OpenCredentials | None) -> Policy:

@@ -7,6 +7,7 @@ from pathlib import Path
 from proxy.app.compose.credentials import OpenCredentials, open_credentials
 from proxy.app.compose.overrides import Overrides
 from proxy.app.compose.upstreams import own_authorities, served
+from proxy.app.plugins import plugin_tools
 from proxy.base.errors import Guard
 from proxy.base.events import GENERATE_IMAGE, RUN_PROGRAM
 from proxy.config.load import Config
@@ -200,7 +201,7 @@ def tool_providers(
         with guard():
             loaded = load_module(module, base=Path.cwd(), capabilities=capabilities, guard=guard)
             providers.append(loaded)
-    return providers
+    return [*providers, *plugin_tools(config, capabilities, guard)]
 
 
 def _has_account(config: Config, connection: str, provider: str) -> bool:

@@ -7,6 +7,7 @@ from typing import Final
 from proxy.app.compose.overrides import Overrides
 from proxy.app.compose.services import Services, create_services
 from proxy.app.compose.tools import serving_tools
+from proxy.app.open_record import open_record
 from proxy.base.errors import ConfigError, Faults, StoreError
 from proxy.base.events import PROXY_TOOLS
 from proxy.base.globs import fits
@@ -58,7 +59,10 @@ async def check_composed(config: Config, *, probing: bool, known: Sequence[Confi
     config = _less_unreadable(config, known)
     with faults.kept():
         # This only checks the place; a start creates the file.
-        open_store(config.store.url, **config.store.seal_keys())
+        if config.store.url.startswith("plugin:"):
+            open_record(config)
+        else:
+            open_store(config.store.url, **config.store.seal_keys())
     before = len(faults)
     services = await _composed(without_record(config), faults, await _pins(config, faults))
     if services is None:

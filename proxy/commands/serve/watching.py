@@ -18,14 +18,14 @@ def watched_places(path: Path | None, config: "Config") -> tuple[tuple[Path, ...
     """Return the files to watch, and the folders of packages, in which every Python file is watched.
 
     The files are the configuration, the ``.env`` beside it, the files that it names, and the modules of the
-    operator's own tools.
+    operator's own tools and hooks.
     """
     # A .env that does not exist yet is watched, too: its variables count as soon as it is written.
     files = {Path(".env") if path is None else path.parent / ".env"}
     files |= {path} if path is not None else set()
     files.update(Path(name) for name in (config.mcp.pins, *config.mcp.imports) if name)
     folders: set[Path] = set()
-    for entry in config.tools.modules:
+    for entry in (*config.tools.modules, *config.hooks.modules):
         if entry.endswith(".py") or "/" in entry:
             files.add(Path(entry))
             continue

@@ -235,7 +235,12 @@ def resolve_paths(config: Config, folder: Path) -> Config:
     store = config.store
     if store.url.startswith(_SQLITE):
         store = store.model_copy(update={"url": _SQLITE + absolute(store.url.removeprefix(_SQLITE))})
-    modules = tuple(absolute(name) if _is_path(name) else name for name in config.tools.modules)
+    tools, hooks = (
+        section.model_copy(
+            update={"modules": tuple(absolute(name) if _is_path(name) else name for name in section.modules)}
+        )
+        for section in (config.tools, config.hooks)
+    )
     upstreams = {}
     for name, upstream in config.upstreams.items():
         replay = upstream.base_url.removeprefix("replay:")
@@ -244,7 +249,6 @@ def resolve_paths(config: Config, folder: Path) -> Config:
         files = {key: absolute(getattr(upstream, key)) for key in _TLS_FILES if getattr(upstream, key)}
         upstream = upstream.model_copy(update=files)
         upstreams[name] = upstream
-    tools = config.tools.model_copy(update={"modules": modules})
     mcp = resolve_mcp_paths(config.mcp, folder)
     openapi = resolve_api_paths(config.openapi, folder)
     billing = config.billing
@@ -255,6 +259,7 @@ def resolve_paths(config: Config, folder: Path) -> Config:
     changed = {
         "store": store,
         "tools": tools,
+        "hooks": hooks,
         "upstreams": upstreams,
         "mcp": mcp,
         "openapi": openapi,
@@ -265,7 +270,7 @@ def resolve_paths(config: Config, folder: Path) -> Config:
 
 
 def _is_path(module: str) -> bool:
-    """Return whether an entry of ``tools.modules`` names a file and not an importable module."""
+    """Return whether an entry of ``modules`` names a file and not an importable module."""
     return module.endswith(".py") or "/" in module or "\\" in module
 
 

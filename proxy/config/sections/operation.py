@@ -114,7 +114,8 @@ class StoreConfig(Section):
 
     url: Annotated[str, AfterValidator(check_store_url)] = Field(
         default="sqlite:///toolrelay.db",
-        description="Where runs and tool calls are recorded: memory:, sqlite:///FILE or postgresql://…",
+        description="Where runs and tool calls are recorded: memory:, sqlite:///FILE or postgresql://…; "
+        "plugin:NAME for a store that an entry point of toolrelay.stores opens.",
     )
     content: Literal["all", "tools", "none"] = Field(
         default="tools",

@@ -28,6 +28,7 @@ from msgspec import Struct, structs
 from proxy.base.chance import replayable
 from proxy.base.errors import RequestError, StoreError, ToolErrorCode, ToolFailure
 from proxy.base.events import RUN_PROGRAM, ToolCall, ToolResult
+from proxy.hooks.placeholders import Placeholders
 from proxy.records.approvals import (
     MOST_REASON,
     Approval,
@@ -109,7 +110,7 @@ class Resuming(Struct, frozen=True):
 
     Each call of an agent runs in a block of ``within``. ``brings`` returns whether the request brings the
     results of the client that a program waits for. ``limit`` returns as much of a tool's result as the
-    request allows.
+    request allows. ``originals`` are the placeholders of the request.
     """
 
     identity: Identity
@@ -119,6 +120,7 @@ class Resuming(Struct, frozen=True):
     within: Callable[[AgentCall], AbstractContextManager[None]] = _anywhere
     brings: Callable[[AgentTurn], bool] = _brings_nothing
     limit: Callable[[str, ToolResult], ToolResult] = _whole
+    originals: Placeholders | None = None
 
 
 class Approvals(Decisions):
@@ -429,6 +431,7 @@ class Approvals(Decisions):
             resuming.meter,
             identity.key,
             resuming.catalog,
+            originals=resuming.originals,
             person=identity.person,
         )
         with resuming.within(place) if _has_run(place.call.name) else nullcontext():

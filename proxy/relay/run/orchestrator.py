@@ -171,6 +171,7 @@ class Orchestrator:
             identity.key,
             tools.selection.catalog,
             job.keeps,
+            originals=job.client.ask.options.originals,
             person=identity.person,
         )
         now = ToolState(tools, context, self._journal.sealed, tools.offer)

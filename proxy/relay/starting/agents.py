@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from proxy.base.caches import Derived
 from proxy.base.errors import RequestError, ToolErrorCode, ToolFailure, ToolRelayError
 from proxy.base.events import FinishReason
+from proxy.hooks.placeholders import Placeholders
 from proxy.http.headers import Headers
 from proxy.relay.ask import Access, Ask, RequestHead, RequestOptions, UpstreamPermissions
 from proxy.relay.base import ClientStream, NoClientStream, RunSettings
@@ -33,6 +34,7 @@ from proxy.relay.offering.wanted import Wanted
 from proxy.relay.routing.router import Route, Router
 from proxy.relay.run.job import Job
 from proxy.relay.run.parents import Parent, Parents
+from proxy.relay.starting.hooking import Asker, hooked_body
 from proxy.relay.starting.runs import Runs
 from proxy.tools.access.catalog import Selection
 from proxy.tools.access.policy import Policy
@@ -130,7 +132,7 @@ class AgentRuns:
                 "the request has no turns left, so the agent was not asked", code="budget_exhausted"
             )
         try:
-            ask = self._ask(agent, task, context, parent, watch, used)
+            ask = await self._hooked(agent, self._ask(agent, task, context, parent, watch, used))
             end = await self._run(agent, ask, parent, watch, used)
         finally:
             if watch.end is None or not watch.end.last:
@@ -205,6 +207,26 @@ class AgentRuns:
             raise ToolFailure(f"the agent gave no report{_because(watch.stopped)}", code="timeout")
         return watch.end
 
+    async def _hooked(self, agent: Agent, ask: Ask) -> Ask:
+        """Return an agent's request as the hooks leave it; one that continues has been left by them before.
+
+        Raise :class:`~proxy.base.errors.ToolFailure` if they refuse it.
+        """
+        hooks = self._runs.hooks
+        if not hooks.requests or (ask.nested is not None and ask.nested.asking.continues):
+            return ask
+        identity, originals = (
+            ask.identity,
+            Placeholders() if ask.options.originals is None else ask.options.originals,
+        )
+        asker = Asker(identity.request_id, identity.caller, identity.key, agent.name)
+        try:
+            # The setting of the agent decides about its model.
+            body = await hooked_body(hooks, self._wire.dialect, ask.body, asker, originals, keeps_model=True)
+        except RequestError as error:
+            raise ToolFailure(f"the agent was not asked: {error}", code="policy_denied") from None
+        return replace(ask, body=body)
+
     async def _serve(self, agent: Agent, ask: Ask) -> None:
         """Plan and run an agent's request to its model; raise :class:`~proxy.base.errors.ToolFailure`."""
         run_id, model = ask.identity.run_id, str(ask.body.payload["model"])
@@ -249,7 +271,11 @@ class AgentRuns:
             self._wire,
             body,
             RequestHead(_authorization(outer.head.headers)),
-            RequestOptions(wanted=Wanted(every=True, programs=False), history=False),
+            RequestOptions(
+                wanted=Wanted(every=True, programs=False),
+                history=False,
+                originals=outer.options.originals,
+            ),
             Access(permissions, routes, outer.access.meter),
             nested=Nested(
                 agent=agent,

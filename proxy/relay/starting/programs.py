@@ -216,6 +216,7 @@ class _ProgramRun:
             ask.identity.key,
             None if access is None else access.catalog,
             parent.asking.keeps,
+            originals=ask.options.originals,
             person=ask.identity.person,
         )
         left_s = min(owner._timeout_s, parent.purse.seconds_left())

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 
+import msgspec
 import structlog
 from msgspec import Struct
 
+from proxy.hooks.chain import HookChain
 from proxy.relay.ask import Ask
 from proxy.relay.base import ClientStream
 from proxy.relay.planning import Planner
@@ -38,6 +40,7 @@ class Runs(Struct, frozen=True):
     orchestrator: Orchestrator
     prices: Prices
     memory: RunMemory
+    hooks: HookChain = msgspec.field(default_factory=HookChain)
 
     async def start(
         self, ask: Ask, output: Callable[[Job], ClientStream], job: Job | None = None

@@ -4,10 +4,12 @@ import asyncio
 
 from proxy.base.errors import ToolFailure
 from proxy.base.events import ToolCall
+from proxy.hooks.chain import HookChain, HookRefusal
 from proxy.tools.access.catalog import Registry
 from proxy.tools.access.policy import Intersections, Policy
 from proxy.tools.contract.capabilities import Credentials
 from proxy.tools.running.execution import Executor
+from proxy.tools.running.hooking import hooked_call, refusal_of
 from proxy.tools.running.ledger import RunContext
 from proxy.tools.running.plan import PlannedCall, Refusal, admit, plan
 from proxy.tools.running.tasks.tool_tasks import ToolTasks
@@ -24,7 +26,9 @@ class Checks:
         tasks: ToolTasks,
         executor: Executor,
         credentials: Credentials | None,
+        hooks: HookChain,
     ) -> None:
+        self._hooks = hooks
         self._registry = registry
         self._policy = policy
         self._intersections = intersections
@@ -38,6 +42,11 @@ class Checks:
         """Return what would run if a person approved the call, or why it would not run."""
         catalog = context.catalog or self._registry.current
         spec = catalog.get(call.name)
+        if self._hooks.calls:
+            try:
+                call, _ = await hooked_call(self._hooks, call, spec, context)
+            except HookRefusal as failure:
+                return refusal_of(failure)
         whole = self._policy if policy is None else self._intersections.of(self._policy, policy)
         untrusted = context.ledger.untrusted_before(context.turn)
         admitted = admit(call, spec, whole, untrusted=untrusted, approved=True)

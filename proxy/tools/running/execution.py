@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, get_args
 
-from proxy.base.errors import ToolErrorCode, ToolFailure
+from proxy.base.errors import ToolErrorCode, ToolFailure, fault_facts
 from proxy.tools.access.single_flight import WorkCancelled
 from proxy.tools.contract.provider import CallContext
 from proxy.tools.contract.redaction import mask_values, redact_output
@@ -17,7 +17,7 @@ from proxy.tools.contract.results.images import ImageBounds
 from proxy.tools.contract.results.results import Output, to_output
 from proxy.tools.contract.spec import Redaction, ToolSpec
 from proxy.tools.running.cache import ResultCache, cache_key
-from proxy.tools.running.invocation import Invocation, InvocationJournal, fault_facts
+from proxy.tools.running.invocation import Invocation, InvocationJournal
 from proxy.tools.running.outcome import mark_untrusted
 from proxy.tools.running.plan import PlannedCall
 from proxy.tools.running.tasks.concurrency import Slots

@@ -2,7 +2,6 @@
 
 import logging
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +52,8 @@ class Invocation:
     empty). ``untrusted`` says that its result contains text from an untrusted source. ``connecting`` says
     that it waits for credentials, ``connected_s`` for how many seconds it did. ``price`` is what the call of
     the tool costs (billionths), ``None`` until it is made. ``catalog`` has the tools of its run.
-    ``approved`` says whether a person approved the call, or is the exact approval.
+    ``approved`` says whether a person approved the call, or is the exact approval. ``changed_by`` names the
+    hooks that changed its arguments.
     """
 
     id: str
@@ -68,6 +68,7 @@ class Invocation:
     on_start: OnStart | None = None
     on_progress: OnProgress | None = None
     approved: Approved = False
+    changed_by: str = ""
     decision: str = "unknown tool"
     arguments_redacted: Any = None
     opened: bool = False
@@ -245,7 +246,8 @@ class InvocationJournal:
     def _record(invocation: Invocation, status: InvocationStatus, **outcome: Any) -> ToolInvocationRecord:
         """Return the row as far as it is known; ``outcome`` are the fields about the end of the call."""
         spec = invocation.spec
-        source = f"; {invocation.source}" if invocation.source else ""
+        source = f"; arguments changed by hook {invocation.changed_by}" if invocation.changed_by else ""
+        source += f"; {invocation.source}" if invocation.source else ""
         return ToolInvocationRecord(
             id=invocation.id,
             run_id=invocation.context.run_id,
@@ -262,13 +264,6 @@ class InvocationJournal:
             arguments_redacted=invocation.arguments_redacted,
             **outcome,
         )
-
-
-def fault_facts(error: BaseException) -> dict[str, str]:
-    """Return the type and the place of an exception, without its text, which may contain arguments."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-    return {"exception": type(error).__name__, "raised_at": place}
 
 
 def _printable(text: str, limit: int) -> str:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from proxy.base.caches import text_bytes, value_bytes
 from proxy.base.events import ImageSource, ToolCall, ToolResult
+from proxy.hooks.placeholders import Placeholders
 from proxy.records.background import Lease
 from proxy.records.rows import Limiter, join_sources
 from proxy.tools.access.catalog import Catalog
@@ -251,7 +252,8 @@ class RunContext(Struct, frozen=True):
     separate callers; if empty, the caller's own. ``catalog`` has the tools that the run was planned with;
     ``None`` for those that are served at the time of the call. ``images`` gives images of the conversation;
     ``None`` if calls may have none. ``person`` is the caller, if that is one person. ``keeps`` allows that
-    content is stored for other processes; a client may ask that none is.
+    content is stored for other processes; a client may ask that none is. ``originals`` are the placeholders
+    of the request, to which hooks may add; ``None`` if its answer restores none.
     """
 
     run_id: str
@@ -264,6 +266,7 @@ class RunContext(Struct, frozen=True):
     catalog: Catalog | None = None
     keeps: bool = False
     images: ImageSource | None = None
+    originals: Placeholders | None = None
     person: Person | None = None
 
     def at_turn(self, turn: int) -> "RunContext":
@@ -279,6 +282,7 @@ class RunContext(Struct, frozen=True):
             self.catalog,
             self.keeps,
             self.images,
+            self.originals,
             self.person,
         )
 

@@ -27,6 +27,16 @@ def failed(call: ToolCall, failure: ToolFailure) -> ToolResult:
     )
 
 
+def cancelled(call: ToolCall) -> ToolResult:
+    """Return the result of a call that was cancelled."""
+    return failed(call, ToolFailure("the call was cancelled", code="cancelled"))
+
+
+def client_gone() -> ToolFailure:
+    """Return the failure of a call whose client has gone."""
+    return ToolFailure("the client has gone", code="cancelled")
+
+
 def mark_untrusted(invocation: Invocation, sources: str) -> None:
     """Note that the result of this call contains text from untrusted sources."""
     invocation.untrusted = True

@@ -15,8 +15,9 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from proxy.base.errors import StoreError, ToolFailure
+from proxy.base.errors import StoreError, ToolFailure, fault_facts
 from proxy.base.events import ToolCall, ToolResult
+from proxy.hooks.chain import HookChain
 from proxy.records.effects import EarlierEffect, EffectClaim, EffectLog
 from proxy.records.ids import row_ids
 from proxy.records.rows import InvocationLog, KeptResults, Limiter
@@ -30,17 +31,17 @@ from proxy.tools.running.checks import Checks
 from proxy.tools.running.effects import SharedEffects, claim_of
 from proxy.tools.running.execution import Executor, OnCrash
 from proxy.tools.running.granted import GrantedCall
+from proxy.tools.running.hooking import hooked, hooked_failure, hooked_output
 from proxy.tools.running.invocation import (
     Invocation,
     InvocationJournal,
     OnClosed,
     OnProgress,
     OnStart,
-    fault_facts,
 )
 from proxy.tools.running.ledger import Claim, RunContext, fingerprint
 from proxy.tools.running.order import groups_to_run, is_read_only
-from proxy.tools.running.outcome import Outcomes, failed, mark_untrusted
+from proxy.tools.running.outcome import Outcomes, cancelled, client_gone, failed, mark_untrusted
 from proxy.tools.running.plan import Approved, PlannedCall, Refusal, admit, plan
 from proxy.tools.running.tasks.concurrency import Nesting, Slots
 from proxy.tools.running.tasks.loop_watch import MAX_STEP_S, blocked_s, thread_use
@@ -75,6 +76,7 @@ class Runner:
         effects: where effects are claimed, so that no other process repeats them; ``None`` for nowhere.
         credentials: prepares the connections that tools name; ``None`` if no tool needs one.
         log_arguments: whether log lines have a call's redacted arguments, as its row has.
+        hooks: the operator's, which see calls before anything is decided, and results before a model does.
     """
 
     def __init__(
@@ -99,11 +101,11 @@ class Runner:
         credentials: Credentials | None = None,
         log_arguments: bool = True,
         now: Callable[[], float] = time.time,
+        hooks: HookChain | None = None,
     ) -> None:
-        self._now = now
+        self._now, self._ids, self._hooks = now, ids, hooks or HookChain()
         self._registry, self._policy = registry, policy
         self._limiter, self._credentials = limiter, credentials
-        self._ids = ids
         self._journal = InvocationJournal(log, on_closed, log_arguments=log_arguments)
         self._shared = None if effects is None else SharedEffects(effects, self._journal)
         self._outcomes = Outcomes(self._journal, paged_results, self._shared)
@@ -118,10 +120,11 @@ class Runner:
             default_timeout_s=default_timeout_s,
             on_crash=on_crash,
         )
-        self._max_parallel = max_parallel
-        self._nesting = Nesting()
+        self._max_parallel, self._nesting = max_parallel, Nesting()
         self._intersections = Intersections()
-        self.checks = Checks(registry, policy, self._intersections, self._tasks, self._executor, credentials)
+        self.checks = Checks(
+            registry, policy, self._intersections, self._tasks, self._executor, credentials, self._hooks
+        )
         self._pending: set[asyncio.Task[ToolResult]] = set()
 
     async def run(
@@ -289,11 +292,13 @@ class Runner:
             result = self._outcomes.fail(invocation, ToolFailure("the tool could not be run"))
         finally:
             if not claim.result.done():
-                claim.result.set_result(_cancelled(invocation.call) if result is None else result)
+                claim.result.set_result(cancelled(invocation.call) if result is None else result)
         return result
 
     async def _process(self, invocation: Invocation) -> ToolResult:
         """Decide about the call and run it."""
+        if self._hooks.calls and (refused := await hooked(self._hooks, invocation)) is not None:
+            return await self._outcomes.refuse(invocation, refused)
         planned = await self._decide(invocation)
         if isinstance(planned, Refusal):
             return await self._outcomes.refuse(invocation, planned)
@@ -455,7 +460,7 @@ class Runner:
         except ToolFailure as failure:
             return failure
         except asyncio.CancelledError:
-            self._outcomes.fail(invocation, _client_gone())
+            self._outcomes.fail(invocation, client_gone())
             raise
         finally:
             invocation.connecting = False
@@ -472,7 +477,7 @@ class Runner:
         if invocation.abandoned:
             if self._shared is not None:
                 self._shared.release(invocation)
-            return self._outcomes.fail(invocation, _client_gone())
+            return self._outcomes.fail(invocation, client_gone())
         invocation.begins(self._registry.prices.of(planned.spec.name))
         self._journal.started(invocation)
         if invocation.on_start is not None:
@@ -482,19 +487,14 @@ class Runner:
             mark_untrusted(invocation, planned.spec.source)
         try:
             output = await self._executor.run(invocation, planned)
+            if self._hooks.results:
+                output = await hooked_output(self._hooks, invocation, output)
         except ToolFailure as failure:
-            return self._outcomes.fail(invocation, failure)
+            left = await hooked_failure(self._hooks, invocation, failure) if self._hooks.results else failure
+            return self._outcomes.fail(invocation, left)
         except asyncio.CancelledError:
-            self._outcomes.fail(invocation, _client_gone())
+            self._outcomes.fail(invocation, client_gone())
             raise
         if output.untrusted:
             mark_untrusted(invocation, output.untrusted)
         return self._outcomes.succeed(invocation, output)
-
-
-def _cancelled(call: ToolCall) -> ToolResult:
-    return failed(call, ToolFailure("the call was cancelled", code="cancelled"))
-
-
-def _client_gone() -> ToolFailure:
-    return ToolFailure("the client has gone", code="cancelled")

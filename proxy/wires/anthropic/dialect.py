@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from proxy.base.errors import RequestError
 from proxy.wires.anthropic.typed_tools.table import TYPED_TOOLS
 from proxy.wires.dialect import (
+    OPAQUE,
     Credential,
     Dialect,
     Endpoint,
@@ -20,6 +21,7 @@ from proxy.wires.dialect import (
     ErrorText,
     HostedTool,
     RequestFields,
+    TextPiece,
     TurnFields,
     UsageFields,
 )
@@ -236,13 +238,19 @@ ANTHROPIC: Final = Dialect(
     answer_ids="msg_",
     refused_schemas=frozenset({"a property name"}),
     # Source: anthropic 2.14 (``beta_fallbacks_param``, ``beta_advisor_tool_20260301_param``).
-    fields=RequestFields(models=(("fallbacks",),)),
+    fields=RequestFields(texts=("system", "messages"), models=(("fallbacks",),)),
     turns=TurnFields(
         ids=frozenset({"id", "tool_use_id"}),
         volatile=frozenset({"thinking", "signature", "encrypted_content"}),
         reasoning=frozenset({"thinking", "redacted_thinking"}),
         lists=frozenset({"content"}),
+        opaque=OPAQUE | {"tool_use_id", "media_type"},
+        free=frozenset({"input"}),
     ),
+    pieces=[
+        TextPiece(("delta", name), frozenset({"content_block_delta"}), ("index",), name == "partial_json")
+        for name in ("text", "thinking", "partial_json")
+    ],
     # ``code_execution`` may keep files in its container and reach other hosts.
     tools=(
         *(HostedTool(kind, repeatable=True) for kind in (*TYPED_TOOLS, "browser", "web_fetch")),

@@ -4,7 +4,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from proxy.wires.dialect import Endpoint, RepairSigns
+from proxy.wires.dialect import Endpoint, RepairSigns, TextPiece
 from proxy.wires.openai.dialect import SHARED
 
 CHAT: Final = replace(
@@ -13,6 +13,17 @@ CHAT: Final = replace(
     path="/chat/completions",
     repair=RepairSigns(suspect=b'"tool_calls"'),
     answer_ids="chatcmpl-",
+    # Sources: OpenAI's API reference, "The chat completion chunk object"; ``reasoning_content`` is that of
+    # DeepSeek, ``reasoning`` that of OpenRouter and newer vLLM.
+    pieces=(
+        *(
+            TextPiece(("choices", "*", "delta", name))
+            for name in ("content", "refusal", "reasoning_content", "reasoning")
+        ),
+        TextPiece(("choices", "*", "delta", "function_call", "arguments"), in_json=True),
+        TextPiece(("choices", "*", "delta", "tool_calls", "*", "function", "arguments"), in_json=True),
+        TextPiece(("choices", "*", "delta", "tool_calls", "*", "custom", "input")),
+    ),
 )
 
 ENDPOINTS: Final = (

@@ -10,12 +10,15 @@ from typing import Any, Final
 import orjson
 
 from proxy.wires.dialect import (
+    OPAQUE,
     Credential,
     Dialect,
     Endpoint,
     Errors,
     Framing,
     ModelLists,
+    RequestFields,
+    TextPiece,
     TurnFields,
     UsageFields,
 )
@@ -169,7 +172,17 @@ OLLAMA: Final = Dialect(
     families=frozenset({"api"}),
     rooted=True,
     tag=":latest",
-    turns=TurnFields(volatile=frozenset({"thinking", "created_at"}), lists=frozenset({"tool_calls"})),
+    fields=RequestFields(texts=("system", "prompt", "suffix", "messages")),
+    turns=TurnFields(
+        volatile=frozenset({"thinking", "created_at"}),
+        lists=frozenset({"tool_calls"}),
+        opaque=OPAQUE | {"images", "tool_name", "tool_call_id"},
+        free=frozenset({"arguments"}),
+    ),
+    pieces=[
+        TextPiece(path)
+        for path in (("message", "content"), ("message", "thinking"), ("response",), ("thinking",))
+    ],
 )
 
 ENDPOINTS: Final = (

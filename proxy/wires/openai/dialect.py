@@ -7,6 +7,7 @@ import orjson
 from msgspec.structs import replace
 
 from proxy.wires.dialect import (
+    OPAQUE,
     Credential,
     Dialect,
     Endpoint,
@@ -213,6 +214,7 @@ SHARED: Final = Dialect(
     # Sources: the request types of openai 3.57 (``tool_param``, ``moderation``); OpenRouter's API reference,
     # and its guides on model fallbacks, presets, plugins and server tools.
     fields=RequestFields(
+        texts=("messages", "prediction"),
         tools=("tools", "functions"),
         usage=("stream_options", "include_usage"),
         models=(("models",), ("moderation", "model"), ("svg", "model")),
@@ -227,6 +229,8 @@ SHARED: Final = Dialect(
             }
         ),
         lists=frozenset({"tool_calls", "content"}),
+        opaque=OPAQUE | {"tool_call_id", "thought_signature"},
+        json_texts=frozenset({"arguments"}),
     ),
     tools=(
         *(HostedTool(kind, repeatable=True) for kind in ("function", "custom", "web_search", "file_search")),

@@ -8,11 +8,13 @@ from msgspec.structs import replace
 
 from proxy.base.errors import RequestError
 from proxy.wires.dialect import (
+    OPAQUE,
     Endpoint,
     Errors,
     HostedTool,
     RepairSigns,
     RequestFields,
+    TextPiece,
     TurnFields,
     UsageFields,
 )
@@ -33,6 +35,8 @@ def error_event(message: str, *, type: str, code: str | None, sequence_number: i
     return encode_event(orjson.dumps(payload), b"error")
 
 
+_PLACE: Final = ("output_index", "content_index", "summary_index")
+
 RESPONSES: Final = replace(
     SHARED,
     name="responses",
@@ -49,6 +53,7 @@ RESPONSES: Final = replace(
     ),
     fields=RequestFields(
         turns="input",
+        texts=("instructions", "input", "prompt"),
         tool_holders=("input",),
         continues="previous_response_id",
         conversation="conversation",
@@ -60,6 +65,22 @@ RESPONSES: Final = replace(
         volatile=frozenset({"encrypted_content", "status"}),
         reasoning=frozenset({"reasoning"}),
         lists=frozenset({"content"}),
+        opaque=OPAQUE
+        | {"call_id", "status", "item_id", "response_id", "image_url", "file_url", "phase", "version"},
+        json_texts=frozenset({"arguments"}),
+    ),
+    pieces=(
+        *(
+            TextPiece(("delta",), frozenset({f"response.{text}.delta"}), _PLACE)
+            for text in (
+                *("output_text", "refusal", "reasoning_text", "reasoning_summary_text"),
+                *("custom_tool_call_input", "code_interpreter_call_code"),
+            )
+        ),
+        *(
+            TextPiece(("delta",), frozenset({f"response.{call}_arguments.delta"}), _PLACE, in_json=True)
+            for call in ("function_call", "mcp_call")
+        ),
     ),
     # Code that the provider runs (``code_interpreter``, ``shell`` in a container) may keep files and reach
     # other hosts.

@@ -212,3 +212,24 @@ def test_faults_come_before_what_follows_from_them(tmp_path: Path) -> None:
     assert done.returncode == 1
     fault, pattern = done.stdout.index("nothing_of_that_name"), done.stdout.index('"broken__*" matches no')
     assert fault < pattern
+
+
+def test_hooks_and_plugins_that_do_not_load_are_reported(tmp_path: Path, here: Here) -> None:
+    """A hook that is missing, fails or is none, and a plugin that no package has, are one line each."""
+    (tmp_path / "broken.py").write_text(MODULE)
+    (tmp_path / "empty.py").write_text("hooks = []\nclass Hook: ...\n")
+    (tmp_path / "none.py").write_text("x = 1\n")
+    (tmp_path / "toolrelay.toml").write_text(
+        '[upstreams.default]\nbase_url = "replay:demo"\n[plugins]\ntools = ["nope"]\ndialects = ["nada"]\n'
+        '[hooks]\nmodules = ["absent.py", "broken.py", "none.py", "empty.py"]\n'
+    )
+    faults = [fault for fault in faults_of(here("check")) if fault.startswith(("hooks.", "plugins."))]
+    for words in (
+        ("hooks.modules", "absent.py", "does not exist"),
+        ("hooks.modules", "broken.py", "nothing_of_that_name"),
+        ("hooks.modules", "none", "has no hook"),
+        ("plugins.tools", "nope", "no installed package has one"),
+        ("plugins.dialects", "nada", "no installed package has one"),
+    ):
+        assert len([fault for fault in faults if all(word in fault for word in words)]) == 1, (words, faults)
+    assert len(faults) == 5, faults

@@ -1,4 +1,7 @@
-"""The ``PYTHONPATH`` of processes that tests start: the helpers of the tests, and the project."""
+"""The ``PYTHONPATH`` of processes that tests start: the helpers of the tests, and the project.
+
+Run as a program, it prints that path.
+"""
 
 import os
 from pathlib import Path
@@ -13,3 +16,6 @@ IMPORT_PATHS = [
 
 PYTHON_PATH = os.pathsep.join(IMPORT_PATHS)
 """The same folders as one text."""
+
+if __name__ == "__main__":
+    print(PYTHON_PATH)

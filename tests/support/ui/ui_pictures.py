@@ -1,6 +1,9 @@
 """Makes the pictures of the web UI in ``docs/images``, light and dark, from the demo.
 
-Run it in the project's folder: ``.venv/bin/python tests/support/ui/ui_pictures.py``. It needs Chromium.
+Run it in the project's folder, with the helpers of the tests on the path. It needs Chromium:
+
+    PYTHONPATH=$(.venv/bin/python tests/support/project/import_paths.py) \\
+        .venv/bin/python tests/support/ui/ui_pictures.py
 """
 
 import asyncio
