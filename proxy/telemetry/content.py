@@ -157,12 +157,12 @@ class ContentReader:
         wire = self._wires[exchange.wire]
         found: dict[str, str] = {}
         try:
-            asked = read_exactly(wire.codec, body := self._blanked(exchange.body))
+            if _is_unstored(exchange.body):
+                return {}
+            asked = read_exactly(wire.codec, self._blanked(exchange.body))
         except _UNREADABLE:
             pass
         else:
-            if _STORE in body and orjson.loads(body).get("store") is False:
-                return {}  # Rule R3: the client asked that nothing be stored.
             parts = [part for message in asked.system for part in self._parts(message.parts)]
             found[INSTRUCTIONS] = bounded(parts, self.most) if parts else ""
             found[INPUT] = bounded([self._message(message) for message in asked.messages], self.most)
@@ -224,6 +224,18 @@ class ContentReader:
             case NativePart():
                 # Its value may be encrypted, or bytes in a form that is not known here.
                 return {"type": "omitted", "kind": part.kind}
+
+
+def _is_unstored(body: bytes) -> bool:
+    """Return whether a client asked that nothing be stored (rule R3), also in a request that is not
+    understood otherwise; then its answer is not to be shown either."""
+    if _STORE not in body and b"\\u" not in body:  # The name may be written with escapes.
+        return False
+    try:
+        asked = orjson.loads(body)
+    except ValueError:
+        return True
+    return isinstance(asked, dict) and asked.get("store") is False
 
 
 def bounded(entries: Sequence[_Json], most: int) -> str:

@@ -234,6 +234,7 @@ def test_every_remembered_function_is_declared() -> None:
 
 BY_IDENTITY = {
     "proxy.tools.contract.schemas.schema": "parts of one schema, which lives longer than the walk through it",
+    "proxy.tools.openapi.document": "parts of one document, which is held while they are counted",
     "proxy.wires.anthropic.body": "messages of one request, which holds them",
     "proxy.wires.anthropic.reader": "blocks of one event, which are held beside their ids",
     "proxy.wires.message_list.body": "messages of one request, which holds them",

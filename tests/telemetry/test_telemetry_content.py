@@ -212,6 +212,22 @@ def test_every_recorded_turn_is_read(folder: Path) -> None:
         assert ((INPUT in about), (OUTPUT in about)) == (not unstored, not unstored and not is_error)
 
 
+@pytest.mark.parametrize("name", [b'"store"', b'"st\\u006fre"'])
+def test_a_request_that_is_not_understood_stays_unstored(name: bytes) -> None:
+    """Rule R3 holds for the answer, too, where nothing but ``store: false`` can be read of a request."""
+    reader = ContentReader(SERVED, built_in_wires(), unchanged, None, 100_000)
+    shown = 0
+    for folder in turns():
+        wire, answer = folder.parents[1].name.rpartition(".")[2], folder / "response.json"
+        if answer.exists():
+            for body in (b'{"messages":7,"input":{}}', b'{"messages":7,"input":{},%b:false}' % name):
+                exchange = Exchange(wire, body, bytearray(answer.read_bytes()))
+                about = reader.attributes(exchange)
+                shown += OUTPUT in about
+                assert not (about and name in body)
+    assert shown
+
+
 def test_what_cannot_be_read_has_no_content() -> None:
     """Bodies that are no requests, and answers that are none, cost their attribute and nothing else."""
     reader = ContentReader(SERVED, built_in_wires(), unchanged, None, 1024)

@@ -60,7 +60,10 @@ class Placement(Struct, frozen=True):
     def blanked(self, body: bytes, authorization: str) -> bytes:
         """Replace the credentials with asterisks in an answer: services repeat what they were sent."""
         sent = self.value(authorization).rpartition(" ")[2]
-        texts = {authorization.removeprefix(_BEARER), sent, quote(sent, safe="")}
+        token = authorization.removeprefix(_BEARER)
+        texts = {token, sent, quote(sent, safe="")}
+        if self.form == "basic":
+            texts.add(token.partition(":")[2])
         shapes = [text.encode() for text in texts if len(text) >= _FEWEST]
         return Secrets(shapes).blanked(body) if shapes else body
 

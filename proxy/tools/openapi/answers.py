@@ -87,4 +87,7 @@ def _parsed(body: bytes) -> Any:
 
 
 def _text_of(value: Any) -> str:
-    return visible_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    try:
+        return visible_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    except RecursionError:
+        raise ToolFailure("the service answered with JSON that is nested too deeply") from None

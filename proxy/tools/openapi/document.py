@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urljoin, urlsplit
 
 import orjson
-from msgspec import Struct
+from msgspec import Struct, field
 
 from proxy.base.errors import ConfigError, how_to_install
 from proxy.base.plain_text import plain_text
@@ -28,7 +28,18 @@ _MOST_YAML: Final = 4 << 20
 """The most bytes of a document in YAML, which takes a hundred times as long to read as JSON."""
 _MOST_STEPS: Final = 20
 """The most references that lead from one to the next."""
+_LONGEST_URL: Final = 2048
+_MOST_WORK: Final = 20_000_000
+"""The most steps for all operations together, each of some microseconds at most: a short document can refer
+to a large part from everywhere. Two hundred operations of the largest sizes take a quarter of it."""
+
 _VERSION: Final = re.compile(r"3\.[01]\.\d{1,3}(-[0-9A-Za-z.]{1,20})?")
+
+
+class Work(Struct):
+    """The steps that are left for reading a document."""
+
+    left: int = _MOST_WORK
 
 
 class Document(Struct, frozen=True):
@@ -36,6 +47,15 @@ class Document(Struct, frozen=True):
 
     root: Mapping[str, Any]
     where: str = ""
+    work: Work = field(default_factory=Work)
+
+    def count(self, steps: int) -> None:
+        """Count steps of reading; raise :class:`UnusableDefinition` once the document has taken too many."""
+        self.work.left -= steps
+        if self.work.left < 0:
+            raise UnusableDefinition(
+                "the document takes too long to read, up to here: name fewer operations, or leave parts out"
+            )
 
     @property
     def is_3_0(self) -> bool:
@@ -49,6 +69,7 @@ class Document(Struct, frozen=True):
                 f"it refers to {plain_text(str(reference), 100)}, which is outside of the document: "
                 "bundle the document into one file"
             )
+        self.count(1 + len(reference) // 16)
         value: Any = self.root
         for part in reference[2:].split("/") if len(reference) > 1 else ():
             key = unquote(part).replace("~1", "/").replace("~0", "~")
@@ -72,6 +93,7 @@ class Document(Struct, frozen=True):
         for _ in range(_MOST_STEPS):
             if not isinstance(value, Mapping):
                 raise UnusableDefinition("a part of it is not an object")
+            self.count(1 + (len(value) if beside or "$ref" in value else 0))
             if not isinstance(value.get("$ref"), str):
                 return {**value, **beside} if beside else value
             beside = {**{key: value[key] for key in value if key != "$ref"}, **beside}
@@ -119,8 +141,12 @@ def server_url(document: Document, *parts: Mapping[str, Any]) -> str:
         raise UnusableDefinition("its server has no url")
     variables = server.get("variables")
     for name, variable in variables.items() if isinstance(variables, Mapping) else ():
+        document.count(1)
         default = variable.get("default") if isinstance(variable, Mapping) else None
-        url = url.replace(f"{{{name}}}", str(default) if isinstance(default, str | int) else "")
+        value = str(default) if isinstance(default, str | int) else ""
+        if max(len(url), len(value)) > _LONGEST_URL:
+            break  # Each replacement could make it as many times longer.
+        url = url.replace(f"{{{name}}}", value)
     return checked_base(urljoin(document.where, url) if document.where else url)
 
 
@@ -133,7 +159,13 @@ def checked_base(url: str) -> str:
     except ValueError:
         usable = False
     odd = any(not "!" <= character <= "~" for character in url) or any(mark in url for mark in "?#{}\\")
-    if not usable or odd or "@" in parts.netloc or {".", ".."} & set(unquote(parts.path).split("/")):
+    if (
+        not usable
+        or odd
+        or len(url) > _LONGEST_URL
+        or "@" in parts.netloc
+        or {".", ".."} & set(unquote(parts.path).split("/"))
+    ):
         raise UnusableDefinition(
             f"the address of its server, {plain_text(url, 200)!r}, is not one like https://api.example.com/v1"
             ": write it as base_url"
@@ -173,10 +205,34 @@ def _yaml(raw: bytes, setting: str) -> Any:
             setting, "is in YAML, which needs a library that is not installed", how_to_install("openapi")
         ) from None
     try:
-        return yaml.load(raw.decode("utf-8-sig"), Loader=_loader(yaml))
+        root = yaml.load(raw.decode("utf-8-sig"), Loader=_loader(yaml))
+        size = _size(root, {})
     except (yaml.YAMLError, ValueError, RecursionError) as fault:
         text = " ".join(str(fault).split())
         raise ConfigError(setting, f"is not YAML: {plain_text(text, 200)}") from None
+    if size > _MOST_VALUES:
+        raise ConfigError(
+            setting, f"its aliases stand for more than {_MOST_VALUES} values", "Leave parts out"
+        )
+    return root
+
+
+def _size(value: Any, known: dict[int, int]) -> int:
+    """Return how many values a value has if each alias is written out: a short text of aliases of aliases
+    stands for more than fit into memory.
+
+    ``known`` are the sizes of objects and lists by their identity; 0 is one that is being counted. Raises
+    ``ValueError`` for a value that contains itself.
+    """
+    if not isinstance(value, dict | list):
+        return 1
+    if (size := known.get(id(value))) is None:
+        known[id(value)] = 0
+        members = value.values() if isinstance(value, dict) else value
+        size = known[id(value)] = 1 + sum(_size(member, known) for member in members)
+    elif size == 0:
+        raise ValueError("an alias leads to what contains it")
+    return size
 
 
 def _loader(yaml: Any) -> Any:

@@ -7,6 +7,7 @@ Sources: "Path Item Object", "Operation Object", "Parameter Object", "Request Bo
 "Security Requirement Object" of the OpenAPI Specification 3.0.4 and 3.1.1.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -41,14 +42,20 @@ _STYLES: Final[Mapping[str, Sequence[str]]] = {
 _NOT_PARAMETERS: Final = frozenset(("accept", "content-type", "authorization"))
 """Headers that the specification does not let a document describe as parameters."""
 
-FORM: Final = "application/x-www-form-urlencoded"
+_FORM: Final = "application/x-www-form-urlencoded"
 _JSON: Final = re.compile(r"application/([a-z0-9.!#$&^_-]+\+)?json", re.IGNORECASE)
 _MEDIA_TYPE: Final = re.compile(r"[a-zA-Z0-9.!#$&^_+-]+/[a-zA-Z0-9.!#$&^_+-]+(; ?charset=[a-zA-Z0-9-]+)?")
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 _COOKIE_NAME: Final = _HEADER_NAME
 _VARIABLE: Final = re.compile(r"\{([^{}/]+)\}")
+_LIKE_PLACE: Final = re.compile(rf"^({'|'.join(_METHODS)})\s|\s/", re.IGNORECASE)
+"""Ids that look like ``METHOD /path``: one could pass for another operation, which the operator has named."""
+
 _MOST_REASON: Final = 400
 _MOST_TEXT: Final = 4096
+_MOST_REQUEST: Final = 65536
+"""The most characters of what is pinned of a request, as those of a schema."""
+
 _MOST_PARAMETERS: Final = 200
 _LONGEST_ARGUMENT: Final = 56
 """Providers take 64 characters; some are left for what makes a name distinct."""
@@ -72,7 +79,7 @@ def read_operations(document: Document, api: Api, most: int = MAX_TOOLS) -> List
                 continue
             place = f"{method.upper()} {path}"
             own = operation.get("operationId")
-            name = own if isinstance(own, str) and own else place
+            name = own if isinstance(own, str) and own and not _LIKE_PLACE.search(own) else place
             if not api.may_have(name, place):
                 continue
             if len(definitions) >= most:
@@ -121,6 +128,8 @@ class _Operation:
             "body": self._body(),
             "credentials": credentials,
         }
+        if len(json.dumps(request)) > _MOST_REQUEST:
+            raise UnusableDefinition(f"what its request needs has more than {_MOST_REQUEST} characters")
         schema: dict[str, Any] = {
             "type": "object",
             "properties": self._properties,
@@ -147,11 +156,13 @@ class _Operation:
             listed = holder.get("parameters", [])
             for given in listed if isinstance(listed, list) else ():
                 parameter = self._document.followed(given)
+                if not isinstance(parameter.get("name"), str):
+                    raise UnusableDefinition("one of its parameters has no name")
                 found[str(parameter.get("in")), str(parameter.get("name"))] = parameter
         if len(found) > _MOST_PARAMETERS:
             raise UnusableDefinition(f"it has more than {_MOST_PARAMETERS} parameters")
         for (place, name), parameter in found.items():
-            if credentials is not None and (place, name) == (credentials["where"], credentials["name"]):
+            if credentials is not None and _is_place(credentials, place, name):
                 continue
             if place == "header" and (self._api.has_header(name) or not _is_settable(name, parameter)):
                 continue
@@ -229,7 +240,7 @@ class _Operation:
         sent: dict[str, Any] = {"type": media_type}
         if media_type.startswith("text/"):
             schema = {"type": "string"}
-        if media_type == FORM:
+        if is_form(media_type):
             sent["encoding"] = dict(self._encodings(media))
         made = self._schemas.convert(schema)
         about = body.get("description")
@@ -255,9 +266,14 @@ class _Operation:
             yield name, {"style": style, "explode": explode}
 
 
+def is_form(media_type: str) -> bool:
+    """Return whether a body of this type, perhaps with a charset, is sent as a form."""
+    return media_type.partition(";")[0].strip() == _FORM
+
+
 def _chosen(content: Mapping[str, Any]) -> str:
     """Return the type of the body that is sent: JSON before a form before text."""
-    for kind in (_JSON.fullmatch, lambda name: name == FORM, lambda name: name.startswith("text/")):
+    for kind in (_JSON.fullmatch, is_form, lambda name: name.startswith("text/")):
         for media_type in content:
             if kind(media_type.partition(";")[0].strip()) and _MEDIA_TYPE.fullmatch(media_type):
                 return media_type
@@ -265,6 +281,13 @@ def _chosen(content: Mapping[str, Any]) -> str:
         raise UnusableDefinition("its body may be of any type, so that nobody knows how to send it")
     named = ", ".join(plain_text(name, 60) for name in list(content)[:5]) or "of no type"
     raise UnusableDefinition(f"its body is {named}, but only JSON, forms without files, and text can be sent")
+
+
+def _is_place(credentials: Mapping[str, str], place: str, name: str) -> bool:
+    """Return whether a parameter is the place of the credentials; headers' names have no case."""
+    own = credentials["name"]
+    same = name.lower() == own.lower() if place == "header" else name == own
+    return same and place == credentials["where"]
 
 
 def _is_settable(name: str, parameter: Mapping[str, Any]) -> bool:

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from proxy.tools.access.hosts import host_entry
 from proxy.tools.access.placement import Placement
 from proxy.tools.openapi.document import checked_base
-from proxy.tools.openapi.operations import FORM
+from proxy.tools.openapi.operations import is_form
 from proxy.tools.openapi.values import (
     decoded,
     form_pairs,
@@ -51,6 +51,9 @@ def make_request(pinned: Mapping[str, Any], arguments: Mapping[str, Any]) -> Req
         for sent in pinned["parameters"]
         if arguments.get(sent["argument"]) is not None
     ]
+    for sent in pinned["parameters"]:
+        if sent["in"] == "path" and arguments.get(sent["argument"]) is None:
+            raise refused(sent["argument"], "is null, and stands in a path")
     placement = pinned["credentials"] and Placement(**pinned["credentials"])
     headers = {"Accept": _ACCEPT}
     for sent, value in given:
@@ -62,7 +65,8 @@ def make_request(pinned: Mapping[str, Any], arguments: Mapping[str, Any]) -> Req
     if body is not None:
         headers["Content-Type"] = media_type
     url = base + _path(pinned["path"], given)
-    if pairs := list(_query(given, placement)):
+    named = {sent["name"]: sent["argument"] for sent in pinned["parameters"] if sent["in"] == "query"}
+    if pairs := list(_query(given, named, placement)):
         url += "?" + "&".join(f"{name}={value}" for name, value in pairs)
     return Request(pinned["method"], url, host_entry(base), headers, body, placement)
 
@@ -81,14 +85,19 @@ def _path(path: str, given: _Given) -> str:
     return path
 
 
-def _query(given: _Given, placement: Placement | None) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of the query; raise :class:`ToolFailure` for one in the place of the credentials."""
+def _query(given: _Given, named: Mapping[str, str], placement: Placement | None) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of the query; raise :class:`ToolFailure` for one in the place of the credentials, or of
+    another argument, for which a key may have bounds: the members of an object may have any names.
+
+    ``named`` maps the names of all parameters of the query to their arguments.
+    """
     own = placement.name if placement is not None and placement.where == "query" else None
     for sent, value in given:
         if sent["in"] == "query":
             for name, text in query_pairs(sent, value, sent["argument"]):
-                if unquote(name) == own:
-                    raise refused(sent["argument"], f"may not set {own}")
+                plain, argument = unquote(name), sent["argument"]
+                if plain == own or named.get(plain, argument) != argument:
+                    raise refused(argument, f"may not set {plain}")
                 yield name, text
 
 
@@ -107,7 +116,7 @@ def _body(sent: Mapping[str, Any] | None, arguments: Mapping[str, Any]) -> tuple
     value, argument, media_type = arguments[sent["argument"]], sent["argument"], sent["type"]
     if media_type.startswith("text/"):
         return scalar(value, argument).encode("utf-8", "replace"), media_type
-    if media_type != FORM:
+    if not is_form(media_type):
         # In ASCII, so that a lone surrogate, which no UTF-8 can carry, stays what the model wrote.
         return json.dumps(value, separators=(",", ":")).encode("ascii"), media_type
     if not isinstance(value, Mapping):

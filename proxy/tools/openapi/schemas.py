@@ -59,6 +59,7 @@ class Schemas:
     def _converted(self, schema: Any, depth: int, hidden: frozenset[str]) -> Any:
         """Return a schema that is nested ``depth`` deep; ``hidden`` are properties that are left out."""
         self._parts += 1
+        self._document.count(1 + (len(schema) if isinstance(schema, Mapping) else 0))
         if self._parts > _MOST_PARTS:
             raise UnusableDefinition(f"its schemas have more than {_MOST_PARTS} parts")
         if depth > _DEEPEST:
@@ -122,6 +123,7 @@ class Schemas:
         """Return the name of what a reference leads to, in the operation's own ``$defs``."""
         if reference not in self._names:
             own = _UNNAMED.sub("_", reference.rpartition("/")[2])[:60] or "schema"
+            self._document.count(len(self._names))
             taken = set(self._names.values())
             number = 2
             name = own

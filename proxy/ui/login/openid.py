@@ -15,7 +15,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
@@ -62,7 +62,8 @@ class LoggedIn(Struct, frozen=True):
 
 def page_after(wanted: str) -> str:
     """Return the page to show after a login; the first one for what is no page of the web UI."""
-    known = _THEN.fullmatch(wanted) and ".." not in wanted
+    # Browsers read %2e as a dot of the path, too.
+    known = _THEN.fullmatch(wanted) and ".." not in unquote(wanted)
     return wanted if known and not wanted.startswith((START_PATH, "/ui/api")) else "/ui/"
 
 

@@ -22,7 +22,6 @@ from proxy.ui.sessions import Sessions
 _COOKIE: Final = "toolrelay_login"
 _HOST_COOKIE: Final = "__Host-toolrelay_login"
 """The cookie's name over HTTPS: no other host, not even below the same domain, can set it."""
-_NAMES: Final = frozenset({_COOKIE, _HOST_COOKIE})
 _MOST_COOKIES: Final = 4
 _MOST_FIELDS: Final = 50
 _LONGEST_S: Final = 30.0
@@ -82,7 +81,9 @@ class LoginPages:
     async def _finish(
         self, login: OpenIdLogin, request: EdgeRequest, target: Target, name: str
     ) -> web.Response:
-        cookies = values_of(request.headers.getall(hdrs.COOKIE, []), _NAMES, _MOST_COOKIES)
+        # Over HTTPS only the name that no other host can set: with a cookie of somebody else's login, their
+        # answer would sign this browser in as them.
+        cookies = values_of(request.headers.getall(hdrs.COOKIE, []), frozenset({name}), _MOST_COOKIES)
         found = await login.finish(target.query, cookies)
         session = await self._sessions.by_person(found.person, found.shown, found.state, LOGIN_S)
         if session is None:

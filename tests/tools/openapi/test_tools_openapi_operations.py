@@ -201,10 +201,11 @@ def test_a_faulty_operation_takes_no_other_along() -> None:
         "/d?x": {"get": operation("d")},
         "/e/../f": {"get": operation("e")},
         "/g/{h}": {"get": operation("g")},
+        "/i": {"get": operation("i", {"in": "query"})},
     }
     made, left_out = read(document(paths))
     assert list(made) == ["a"]
-    assert set(left_out) == {"b", "c", "twice", "/c", "d", "e", "g"}
+    assert set(left_out) == {"b", "c", "twice", "/c", "d", "e", "g", "i"}
 
 
 def reference_to(number: int) -> dict[str, str]:
@@ -227,15 +228,58 @@ HOSTILE: dict[str, bytes] = {
             },
         )
     ).encode(),
-    "aliases of aliases": b"openapi: 3.0.0\nl0: &l0 {type: string}\n"
-    + b"".join(b"l%d: &l%d {anyOf: [*l%d, *l%d, *l%d]}\n" % (n, n, n - 1, n - 1, n - 1) for n in range(1, 40))
-    + b"paths: {/x: {get: {operationId: x, parameters: [{name: a, in: query, schema: *l39}]}}}",
-    "an alias of itself": b"openapi: 3.0.0\n"
-    b"paths: {/x: {get: {operationId: x, parameters: [{name: a, in: query, schema: &a {not: *a}}]}}}",
     "a pattern that takes for ever": json.dumps(
         document({"/x": {"get": with_schema({"pattern": "(a{1000}){1000}"})}})
     ).encode(),
 }
+
+
+def test_all_operations_together_have_a_bound_of_work() -> None:
+    """A short document whose operations all read one large part again and again ends in bounded time."""
+    large = {"type": "object", "properties": {f"p{n}": TEXT for n in range(2_000)}}
+    paths = {f"/{n}": {"post": operation(f"o{n}", requestBody=body(reference_to(1)))} for n in range(500)}
+    schemas = {"S0": large, "S1": {"allOf": [reference_to(0)] * 2_000}}
+    written = json.dumps(document(paths, components={"schemas": schemas})).encode()
+    whole = read_document(written, "openapi.a.file")
+    assert whole.work.left <= 20_000_000
+    whole.work.left = 100_000
+    found = read_operations(whole, Api("a"))
+    assert not found.definitions
+    assert len(found.left_out) == 500
+    assert all("the document takes too long to read" in left.reason for left in found.left_out)
+    assert -1_000_000 < whole.work.left < 0
+
+
+def test_the_variables_of_a_server_do_not_multiply() -> None:
+    """An address of variables whose values are long is refused before it fills the memory."""
+    variables = {"a": {"default": "b" * 1_000_000}, "b": {"default": "c" * 1_000_000}}
+    servers = [{"url": "https://{a}{a}{a}", "variables": variables}]
+    assert "the address of its server" in reason(operation("x", servers=servers))
+
+
+def test_what_is_pinned_of_a_request_is_bounded() -> None:
+    """The fields of a form are kept, so their encodings are bounded as schemas are."""
+    fields = {f"f{n}": {"explode": False} for n in range(5_000)}
+    form = body({"type": "object"}, "application/x-www-form-urlencoded", encoding=fields)
+    assert "more than 65536 characters" in reason(operation("x", requestBody=form), "post")
+
+
+@pytest.mark.parametrize("own", ["GET /x", "get /x", "GET\t/x", "x /x", "GET all"])
+def test_an_id_passes_for_no_other_operation(own: str) -> None:
+    """What looks like METHOD /path is no id: it would fit patterns that name other operations."""
+    written = document({"/x": {"delete": operation(own)}})
+    for pattern in ("GET *", "* /x", "GET /x"):
+        made, _ = read(written, operations=(pattern,), effects={"GET *": ToolEffect.READ_ONLY})
+        assert list(made) == (["DELETE /x"] if pattern == "* /x" else [])
+
+
+def test_a_header_in_another_case_is_the_credentials_place() -> None:
+    """Names of headers have no case, so a parameter ``x-api-key`` is no argument beside ``X-Api-Key``."""
+    described = operation("x", parameter("x-api-key", "header"), security=[{"key": []}])
+    made, _ = read(
+        document({"/x": {"get": described}}, components={"securitySchemes": SCHEMES}), connection="c"
+    )
+    assert made["x"].input_schema["properties"] == {}
 
 
 @pytest.mark.parametrize("case", HOSTILE)
@@ -248,7 +292,20 @@ def test_a_bomb_is_defused(case: str) -> None:
     assert time.process_time() - started < 30
 
 
+def doubled(last: bytes) -> bytes:
+    """Return a document in YAML with aliases of aliases, which stand for 2 ** 40 values."""
+    lines = (b"l%d: &l%d [*l%d, *l%d]\n" % (n, n, n - 1, n - 1) for n in range(1, 40))
+    place = b"paths: {/x: {get: {operationId: x, parameters: [{name: a, in: query, schema: {%b}}]}}}"
+    return b"openapi: 3.0.0\nl0: &l0 [x]\n" + b"".join(lines) + place % last
+
+
 REFUSED: dict[str, tuple[bytes, str]] = {
+    "aliases of schemas": (doubled(b"anyOf: *l39"), "its aliases stand for more than 2000000 values"),
+    "aliases of defaults": (doubled(b"default: *l39"), "its aliases stand for more than 2000000 values"),
+    "an alias of itself": (
+        b"openapi: 3.0.0\npaths: {/x: {get: {operationId: x, x: &a {not: *a}}}}",
+        "an alias leads to what contains it",
+    ),
     "version 2": (b'{"swagger": "2.0"}', "2.0 (Swagger), and 3.0 or 3.1 is needed"),
     "a later version": (b'{"openapi": "3.2.0"}', "is not 3.0 or 3.1"),
     "no version": (b"{}", "is not 3.0 or 3.1"),

@@ -181,6 +181,23 @@ async def test_a_key_of_the_query_is_sent_and_never_told() -> None:
     assert caught.value.message == 'the service answered with status 403: {"you_sent":"************"}'
 
 
+async def test_a_password_is_never_told() -> None:
+    """Of USER:PASSWORD, a service may repeat the password alone."""
+    async with serving(secured({"type": "http", "scheme": "basic"}), token="anna:s3cretword") as call:
+        call.service.answer = web.json_response({"password": "s3cretword"})
+        assert (await call("x")).text == '{"password":"**********"}'
+
+
+@pytest.mark.parametrize("status", [200, 400])
+async def test_json_that_is_nested_too_deeply_is_a_failure(status: int) -> None:
+    """What can be read but not be written again is told to the model; nothing breaks."""
+    async with serving(secured(KEY)) as call:
+        deep = "[" * 1020 + "]" * 1020
+        call.service.answer = web.Response(text=deep, content_type="application/json", status=status)
+        with pytest.raises(ToolFailure, match="nested too deeply"):
+            await call("x")
+
+
 async def test_the_operator_s_headers_are_sent_and_never_told() -> None:
     """Headers of the configuration go along, replace parameters of their names, and are not repeated."""
     written = document({"/x": {"get": operation("x", parameter("X-Client", "header", required=True))}})

@@ -108,6 +108,12 @@ def test_no_value_leaves_its_segment(attack: str) -> None:
     assert caught.value.code == "invalid_arguments"
 
 
+def test_null_is_no_part_of_a_path() -> None:
+    """A parameter whose schema takes null does not leave its name in the path."""
+    with pytest.raises(ToolFailure, match="id is null, and stands in a path"):
+        make_request(pinned(), {"id": None})
+
+
 @pytest.mark.parametrize("path", ["/{id}{id}", "/.{id}", "/x/{id}./y"])
 def test_no_two_values_make_dots_together(path: str) -> None:
     """Also with what stands beside it in its segment, a value makes no step up."""
@@ -167,6 +173,30 @@ def test_no_argument_takes_the_place_of_the_credentials() -> None:
     key = {"where": "query", "name": "api_key", "form": "token"}
     with pytest.raises(ToolFailure, match="may not set api_key"):
         make_request(pinned("/a/{id}", free, credentials=key), {"id": "1", "f": {"api_key": "mine"}})
+
+
+@pytest.mark.parametrize(
+    ("style", "name", "value"),
+    [("form", "account", {"account": "2"}), ("deepObject", "filter[account]", {"account": "2"})],
+)
+def test_no_argument_takes_the_place_of_another(style: str, name: str, value: Any) -> None:
+    """What a key may write into an argument is bounded, so an object's members do not stand for it."""
+    free = {"argument": "more", "in": "query", "name": "filter", "style": style, "explode": True}
+    bound = {"argument": "account", "in": "query", "name": name, "style": "form", "explode": True}
+    for parameters in ((free, bound), (bound, free)):
+        for also in ({}, {"account": "1"}):
+            with pytest.raises(ToolFailure, match="more may not set"):
+                make_request(pinned("/a/{id}", *parameters), {"id": "1", "more": value, **also})
+    request = make_request(pinned("/a/{id}", free, bound), {"id": "1", "more": {"b": "2"}, "account": "1"})
+    assert request.url.endswith("account=1") or request.url.endswith("account%5D=1")
+
+
+def test_a_form_with_a_charset_is_a_form() -> None:
+    """The type's parameter does not turn the body into JSON."""
+    media_type = "application/x-www-form-urlencoded; charset=utf-8"
+    sent = {"argument": "body", "type": media_type, "encoding": {}}
+    request = make_request(pinned(method="POST", body=sent), {"id": "1", "body": {"a": "b c"}})
+    assert (request.body, request.headers["Content-Type"]) == (b"a=b+c", media_type)
 
 
 def test_a_form_is_encoded_as_browsers_do() -> None:

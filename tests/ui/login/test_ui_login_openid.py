@@ -235,6 +235,15 @@ async def test_a_login_that_began_elsewhere_signs_nobody_in() -> None:
         await refused(victim, await victim.back(address), 400, "did not begin in this browser")
 
 
+async def test_a_cookie_of_another_host_begins_no_login() -> None:
+    """Login CSRF: hosts beside this one can set the cookie's plain name, with a login of their own in it."""
+    settings = {"redirect_uri": "https://proxy.example.com/ui/login/done"}
+    async with login_rig(settings, login={"url": "https://proxy.example.com"}) as (browser, _):
+        address = await browser.at_provider()
+        browser.cookies["toolrelay_login"] = browser.cookies.pop("__Host-toolrelay_login")
+        await refused(browser, await browser.back(address), 400, "did not begin in this browser")
+
+
 async def test_an_answer_counts_once() -> None:
     """A replayed answer is refused, also in the browser that began the login."""
     async with login_rig() as (browser, _):
@@ -379,6 +388,8 @@ async def test_a_login_begins_no_session() -> None:
     [
         "https://evil.example.com",
         "//evil.example.com",
+        "/ui/%2e%2e/other",
+        "/ui/%2E./other",
         "/ui/../..//evil.example.com",
         "/\\evil.example.com",
         "/ui\\evil",
