@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 from raw_upstream import RawUpstream
 from running_proxy import Proxy, make_config
-from shaken_lives import Life, Record, World, expire, living, new_record
+from shaken_lives import Life, Record, World, expire, is_answered, living, new_record
 from shaken_programs import Program, allowed, place_of, programs
 from store_postgres import need_postgres
 from waiting import PATIENCE_S
@@ -70,12 +70,13 @@ async def told_in_lives(
     url: str, program: Program, record: Record, kills: list[int], marked: bool, world: World
 ) -> str:
     """Ask until there is an answer of the model, in as many lives as it takes, and return it."""
-    messages, headers = [QUESTION], dict[str, str]()
+    messages, headers, answered = [QUESTION], dict[str, str](), False
     lives = [*kills, 0]
     for number, dies_at in enumerate(lives):
         life = Life(world, record, dies_at)
         config = config_of(url, record)
-        again = RETRY if number and marked else {}
+        # By the record an answer that was lost after its end has come: then only the mark tells a repeat.
+        again = RETRY if number and (marked or answered) else {}
         async with living(config, life) as proxy:
             while True:
                 asking = asyncio.create_task(said(proxy, messages, {**headers, **again}))
@@ -98,6 +99,7 @@ async def told_in_lives(
                 ]
         assert life.next_record is not None
         record = life.next_record
+        answered = await is_answered(record)
     raise AssertionError("no life came to an end")
 
 

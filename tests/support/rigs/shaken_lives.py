@@ -36,6 +36,9 @@ _TABLES = """
 SELECT quote_ident(table_name), string_agg(quote_ident(column_name), ', ')
 FROM information_schema.columns WHERE table_schema = $1 AND is_generated = 'NEVER' GROUP BY table_name
 """
+_NEWEST = (
+    "SELECT status FROM runs WHERE coalesce(parent_run, '') = '' ORDER BY started_at DESC, id DESC LIMIT 1"
+)
 _EXPIRE = "UPDATE approvals SET expires_at = 1 WHERE id = "
 
 
@@ -186,6 +189,12 @@ async def under_way(record: Record) -> set[str]:
     """Return the names of the calls of programs that have begun and not ended."""
     found = [orjson.loads(arguments) for (arguments,) in await record.rows(_UNDER_WAY)]
     return {given["name"] for given in found if "name" in given}
+
+
+async def is_answered(record: Record) -> bool:
+    """Return whether the newest request has its whole answer, as far as the record knows."""
+    rows = await record.rows(_NEWEST)
+    return bool(rows) and rows[0][0] in ("suspended", "completed")
 
 
 async def expire(record: Record, approval: str) -> None:
