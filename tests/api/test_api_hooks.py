@@ -236,6 +236,9 @@ async def test_what_hooks_cannot_read_is_refused(tmp_path: Path) -> None:
         async with running(config(server, "chat", MASKING)) as proxy:
             answer = await proxy.ask(ask, path="/v1/embeddings")
             assert (answer.status, answer.error["code"]) == (403, "refused_by_hook")
+            for method in ("PUT", "PATCH", "DELETE", "GET"):
+                answer = await proxy.ask(ask, method=method, path="/v1/anything")
+                assert (answer.status, answer.error["code"]) == (403, "refused_by_hook"), method
             answer = await proxy.ask({**ask, "background": True}, path="/v1/responses")
             assert (answer.status, answer.error["param"]) == (400, "background")
             assert server.requests == []
