@@ -104,6 +104,7 @@ async def test_results_of_server_tools_are_masked_too(wire: str) -> None:
     results = speaker.got(json.loads(server.requests[1].body)).results
     assert [MARK.search(one) is not None and EMAIL not in one for one in results.values()] == [True]
     assert run.run.status == "completed"
+    assert [call.result_redacted for call in run.invocations] == [{"echo": "[changed by a hook]"}]
 
 
 CHANGING = """
