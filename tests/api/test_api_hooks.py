@@ -107,6 +107,44 @@ async def test_results_of_server_tools_are_masked_too(wire: str) -> None:
     assert [call.result_redacted for call in run.invocations] == [{"echo": "[changed by a hook]"}]
 
 
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "reply"])
+@pytest.mark.parametrize("upstream", DIALECTS)
+@pytest.mark.parametrize("client", DIALECTS)
+async def test_an_error_keeps_its_status_where_answers_are_restored(
+    client: str, upstream: str, stream: bool
+) -> None:
+    """The client reads why the upstream refused its request, and when it may come again."""
+    speaker = SPEAKERS[client]
+    error = json.dumps({"type": "error", "error": {"message": "slow down", "type": "rate_limit_error"}})
+    head = (
+        f"HTTP/1.1 429 No\r\nContent-Type: application/json\r\nRetry-After: 7\r\nContent-Length: {len(error)}"
+    )
+    refusal = f"{head}\r\n\r\n{error}".encode()
+    async with RawUpstream([refusal]) as server, running(config(server, upstream, MASKING)) as proxy:
+        ask = speaker.ask([Message("user", f"Write to {EMAIL}.")], stream=stream)
+        answer = await proxy.ask(ask, path=speaker.path)
+    assert answer.status == 429
+    assert "slow down" in answer.body.decode()
+
+
+async def test_a_stream_that_fails_sends_what_was_held_back() -> None:
+    """Neither the beginning of a placeholder nor the error that follows it is lost."""
+
+    def answer(request: RawRequest) -> list[Step]:
+        begin = marks(request)[0][:8]
+        chunk = {"choices": [{"index": 0, "delta": {"content": f"To {begin}"}, "finish_reason": None}]}
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 9999\r\n\r\n"
+        return [head + b"data: " + json.dumps(chunk).encode() + b"\n\n"]
+
+    chat = SPEAKERS["chat"]
+    async with RawUpstream(answer) as server, running(config(server, "chat", MASKING)) as proxy:
+        ask = chat.ask([Message("user", f"Write to {EMAIL}.")], stream=True)
+        said = (await proxy.ask(ask, path=chat.path)).body.decode()
+    assert "To " in said
+    assert "[EMAIL_" in said
+    assert '"error"' in said
+
+
 CHANGING = """
 class Changing:
     async def before_tool(self, call):
