@@ -132,17 +132,22 @@ async def test_a_stream_that_fails_sends_what_was_held_back() -> None:
 
     def answer(request: RawRequest) -> list[Step]:
         begin = marks(request)[0][:8]
-        chunk = {"choices": [{"index": 0, "delta": {"content": f"To {begin}"}, "finish_reason": None}]}
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 9999\r\n\r\n"
-        return [head + b"data: " + json.dumps(chunk).encode() + b"\n\n"]
+        usage = {"input_tokens": 1, "output_tokens": 1}
+        message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": []}
+        events: list[dict[str, Any]] = [
+            {"type": "message_start", "message": {**message, "stop_reason": None, "usage": usage}},
+            {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": begin}},
+        ]
+        head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 9999\r\n\r\n"
+        return [(head + "".join(f"event: {e['type']}\ndata: {json.dumps(e)}\n\n" for e in events)).encode()]
 
-    chat = SPEAKERS["chat"]
-    async with RawUpstream(answer) as server, running(config(server, "chat", MASKING)) as proxy:
-        ask = chat.ask([Message("user", f"Write to {EMAIL}.")], stream=True)
-        said = (await proxy.ask(ask, path=chat.path)).body.decode()
-    assert "To " in said
+    speaker = SPEAKERS["anthropic"]
+    async with RawUpstream(answer) as server, running(config(server, "anthropic", MASKING)) as proxy:
+        ask = speaker.ask([Message("user", f"Write to {EMAIL}.")], stream=True)
+        said = (await proxy.ask(ask, path=speaker.path)).body.decode()
     assert "[EMAIL_" in said
-    assert '"error"' in said
+    assert "event: error" in said
 
 
 CHANGING = """
