@@ -286,7 +286,7 @@ async def test_what_an_operator_took_back_is_not_called() -> None:
 @pytest.mark.parametrize(
     "change", [{"base_url": "https://other.example.com"}, {"connection": "another"}], ids=str
 )
-async def test_an_api_with_another_address_or_account_has_to_be_allowed_again(change: dict[str, str]) -> None:
+async def test_an_api_with_another_address_or_account_has_to_be_allowed_again(change: dict[str, Any]) -> None:
     """Pins belong to the operator's base_url, and to the account that its calls use."""
     async with serving(secured(KEY)) as call:
         own = call.provider._apis["shop"]
