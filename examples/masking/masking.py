@@ -41,27 +41,27 @@ def placeholder(kind: str, text: str) -> str:
 
 def found(text: str) -> Iterator[tuple[int, int, str]]:
     """Yield where private texts begin and end, and their kinds; an earlier pattern wins."""
-    taken: list[tuple[int, int]] = []
-    for kind, pattern in PATTERNS:
-        for match in pattern.finditer(text):
-            if all(match.end() <= begin or end <= match.start() for begin, end in taken):
-                taken.append(match.span())
-                yield (*match.span(), kind)
-    for one in ANALYZER.analyze(text, language="en") if ANALYZER is not None else ():
-        if all(one.end <= begin or end <= one.start for begin, end in taken):
-            taken.append((one.start, one.end))
-            yield one.start, one.end, one.entity_type
+    taken = bytearray(len(text))
+    spans = [(*match.span(), kind) for kind, pattern in PATTERNS for match in pattern.finditer(text)]
+    if ANALYZER is not None:
+        spans += [(one.start, one.end, one.entity_type) for one in ANALYZER.analyze(text, language="en")]
+    for begin, end, kind in spans:
+        if not any(taken[begin:end]):
+            taken[begin:end] = b"\1" * (end - begin)
+            yield begin, end, kind
 
 
 def masked(texts: Iterable[str]) -> tuple[list[str], dict[str, str]]:
     """Return the texts with placeholders, and what each placeholder stands for."""
     left, originals = [], {}
     for text in texts:
-        for begin, end, kind in sorted(found(text), reverse=True):
+        parts, at = [], 0
+        for begin, end, kind in sorted(found(text)):
             mark = placeholder(kind, text[begin:end])
             originals[mark] = text[begin:end]
-            text = text[:begin] + mark + text[end:]
-        left.append(text)
+            parts += (text[at:begin], mark)
+            at = end
+        left.append("".join((*parts, text[at:])))
     return left, originals
 
 

@@ -250,6 +250,12 @@ def find_credential_conflicts(
 
 def _of_users(name: str, *, public_url: str, used: bool) -> Iterator[ConfigError]:
     """Yield the faults of a connection to which each user logs in; ``used`` says that an API has it."""
+    if name == "callback":
+        yield ConfigError(
+            f"credentials.{name}",
+            "has the name of the page to which logins of users come back",
+            "Give the connection another name",
+        )
     if not public_url:
         yield ConfigError(
             "server.public_url",

@@ -147,16 +147,25 @@ class HookChain:
             if isinstance(said, _Crashed):
                 facts = fault_facts(said.cause)
             elif isinstance(said, Refusal) and point != "after_tool":
+                refusal = _plain_refusal(said)
                 self._counted(point, one.name, "refused")
-                return _plain_refusal(said)
+                return refusal
             else:
                 left = value if said is None else read(said)
                 self._counted(point, one.name, "kept" if left is value else "changed")
                 return left
         except TimeoutError:
             outcome, facts = "timed_out", {"seconds": str(self._timeout_s)}
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # Nobody waits for the answer any more.
+            facts = {"exception": "CancelledError"}
         except (TypeError, ValueError) as error:  # What it returned cannot be used.
             facts = {"exception": type(error).__name__, "reason": str(error)[:200]}
+        # What it returned may have code of its own.
+        except Exception as error:  # noqa: BLE001
+            facts = fault_facts(error)
         self._counted(point, one.name, outcome)
         self._log.warning("hook_failed", hook=one.name, point=point, outcome=outcome, **facts)
         if self._refuses:
@@ -183,7 +192,7 @@ async def _guarded(method: Callable[[Any], Awaitable[Any]], value: Any) -> Any:
 
 
 def _plain_refusal(said: Refusal) -> Refusal:
-    return Refusal(str(said.message)[:_MOST_MESSAGE].strip() or "This is not allowed here.")
+    return Refusal(_text(said.message)[:_MOST_MESSAGE].strip() or "This is not allowed here.")
 
 
 def _changed_request(request: Request, said: Any, originals: Placeholders) -> Request:

@@ -5,6 +5,7 @@ nothing else.
 """
 
 import json
+import re
 from bisect import bisect_left
 from collections.abc import Mapping
 from itertools import pairwise
@@ -14,6 +15,7 @@ from proxy.hooks.contract import MOST_ORIGINALS, MOST_PLACEHOLDER
 
 _FEWEST: Final = 3
 _MOST_ORIGINAL: Final = 64 * 1024
+_NOWHERE: Final = re.compile(r"(?!)")
 
 
 class Placeholders:
@@ -23,6 +25,7 @@ class Placeholders:
         self._originals: dict[str, str] = {}
         self._sorted: list[str] = []
         self._begins: frozenset[str] = frozenset()
+        self._begin = _NOWHERE
 
     def __bool__(self) -> bool:
         return bool(self._originals)
@@ -43,7 +46,9 @@ class Placeholders:
         if any(later.startswith(one) for one, later in pairwise(ordered)):
             raise ValueError("a placeholder is the beginning of another")
         self._originals, self._sorted = merged, ordered
-        self._begins = frozenset(one[0] for one in ordered)
+        begins = frozenset(one[0] for one in ordered)
+        if begins != self._begins:
+            self._begins, self._begin = begins, re.compile(f"[{re.escape(''.join(sorted(begins)))}]")
 
     def split(self, text: str, *, in_json: bool = False) -> tuple[str, str]:
         """Return the text with the originals of all whole placeholders, and its end that may become one.
@@ -75,8 +80,9 @@ class Placeholders:
         return done
 
     def _next(self, text: str, at: int) -> int:
-        found = [place for first in self._begins if (place := text.find(first, at)) >= 0]
-        return min(found, default=-1)
+        # One search for all of them: a search for each would read on to the end for one that is not there.
+        found = self._begin.search(text, at)
+        return found.start() if found else -1
 
     def _whole(self, text: str, at: int) -> str:
         """Return the placeholder at a place of a text; empty if there is none. Only one can be."""

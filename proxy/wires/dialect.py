@@ -335,7 +335,8 @@ class TurnFields(Struct, frozen=True):
     ``ids``: ids of calls and items. ``volatile``: what differs if a model gives the same answer again.
     ``reasoning``: types of blocks and items of reasoning. ``lists``: lists of calls or of blocks.
     ``opaque``: strings that are no text of anybody. ``free``: objects whose member names are a tool's own.
-    ``json_texts``: strings that hold JSON.
+    ``values``: objects whose member names are the client's own, and whose strings are texts. ``json_texts``:
+    strings that hold JSON.
     """
 
     ids: frozenset[str] = frozenset()
@@ -344,6 +345,7 @@ class TurnFields(Struct, frozen=True):
     lists: frozenset[str] = frozenset()
     opaque: frozenset[str] = frozenset()
     free: frozenset[str] = frozenset()
+    values: frozenset[str] = frozenset()
     json_texts: frozenset[str] = frozenset()
 
 

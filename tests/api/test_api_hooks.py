@@ -104,6 +104,50 @@ async def test_results_of_server_tools_are_masked_too(wire: str) -> None:
     results = speaker.got(json.loads(server.requests[1].body)).results
     assert [MARK.search(one) is not None and EMAIL not in one for one in results.values()] == [True]
     assert run.run.status == "completed"
+    assert [call.result_redacted for call in run.invocations] == [{"echo": "[changed by a hook]"}]
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "reply"])
+@pytest.mark.parametrize("upstream", DIALECTS)
+@pytest.mark.parametrize("client", DIALECTS)
+async def test_an_error_keeps_its_status_where_answers_are_restored(
+    client: str, upstream: str, stream: bool
+) -> None:
+    """The client reads why the upstream refused its request, and when it may come again."""
+    speaker = SPEAKERS[client]
+    error = json.dumps({"type": "error", "error": {"message": "slow down", "type": "rate_limit_error"}})
+    head = (
+        f"HTTP/1.1 429 No\r\nContent-Type: application/json\r\nRetry-After: 7\r\nContent-Length: {len(error)}"
+    )
+    refusal = f"{head}\r\n\r\n{error}".encode()
+    async with RawUpstream([refusal]) as server, running(config(server, upstream, MASKING)) as proxy:
+        ask = speaker.ask([Message("user", f"Write to {EMAIL}.")], stream=stream)
+        answer = await proxy.ask(ask, path=speaker.path)
+    assert answer.status == 429
+    assert "slow down" in answer.body.decode()
+
+
+async def test_a_stream_that_fails_sends_what_was_held_back() -> None:
+    """Neither the beginning of a placeholder nor the error that follows it is lost."""
+
+    def answer(request: RawRequest) -> list[Step]:
+        begin = marks(request)[0][:8]
+        usage = {"input_tokens": 1, "output_tokens": 1}
+        message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": []}
+        events: list[dict[str, Any]] = [
+            {"type": "message_start", "message": {**message, "stop_reason": None, "usage": usage}},
+            {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": begin}},
+        ]
+        head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 9999\r\n\r\n"
+        return [(head + "".join(f"event: {e['type']}\ndata: {json.dumps(e)}\n\n" for e in events)).encode()]
+
+    speaker = SPEAKERS["anthropic"]
+    async with RawUpstream(answer) as server, running(config(server, "anthropic", MASKING)) as proxy:
+        ask = speaker.ask([Message("user", f"Write to {EMAIL}.")], stream=True)
+        said = (await proxy.ask(ask, path=speaker.path)).body.decode()
+    assert "[EMAIL_" in said
+    assert "event: error" in said
 
 
 CHANGING = """
@@ -236,6 +280,9 @@ async def test_what_hooks_cannot_read_is_refused(tmp_path: Path) -> None:
         async with running(config(server, "chat", MASKING)) as proxy:
             answer = await proxy.ask(ask, path="/v1/embeddings")
             assert (answer.status, answer.error["code"]) == (403, "refused_by_hook")
+            for method in ("PUT", "PATCH", "DELETE", "GET"):
+                answer = await proxy.ask(ask, method=method, path="/v1/anything")
+                assert (answer.status, answer.error["code"]) == (403, "refused_by_hook"), method
             answer = await proxy.ask({**ask, "background": True}, path="/v1/responses")
             assert (answer.status, answer.error["param"]) == (400, "background")
             assert server.requests == []

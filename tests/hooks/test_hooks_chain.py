@@ -104,9 +104,18 @@ async def test_a_refusal_ends_the_request_with_its_message() -> None:
     assert after.saw == []
 
 
+class Trap(dict[str, str]):
+    """Placeholders with code of their own, which fails."""
+
+    def items(self) -> Any:
+        raise KeyError(SECRET)
+
+
 WRONG: list[Any] = [
     RuntimeError(SECRET),
     SystemExit(SECRET),
+    asyncio.CancelledError(SECRET),
+    RequestChange(originals=Trap({"[a]": SECRET})),
     SECRET,
     RequestChange(["a", SECRET]),
     RequestChange([5]),  # type: ignore[list-item]
@@ -145,6 +154,26 @@ async def test_the_operator_may_ignore_a_failure(wrong: Any) -> None:
     assert await hooks.before_tool(CALL) == (CALL, "")
     assert await hooks.after_tool(RESULT, None) == "one"
     assert after.saw == [REQUEST, CALL, RESULT]
+
+
+@pytest.mark.parametrize("message", ["\ud800", None])
+async def test_a_refusal_without_a_text_is_a_failure(message: Any) -> None:
+    """What no client could be told does not end in a fault of the proxy."""
+    with pytest.raises(RequestError) as failed:
+        await chain(Says(Refusal(message))).before_request(REQUEST, Placeholders())
+    assert failed.value.code == "hook_failed"
+
+
+async def test_a_client_that_leaves_ends_the_wait_for_a_hook() -> None:
+    """A cancelled request is cancelled, also where failures of hooks are ignored."""
+    hook = Hangs()
+    hooks = chain(hook, refuses=False, timeout_s=60)
+    asked = asyncio.ensure_future(hooks.before_request(REQUEST, Placeholders()))
+    await asyncio.sleep(0)
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    hook.may_end.set()
 
 
 async def test_a_hook_that_hangs_is_left_behind() -> None:

@@ -81,3 +81,12 @@ def test_what_could_not_be_put_back_is_refused_as_a_whole(wrong: dict[str, str])
         made.add({"[good]": "fine", **wrong})
     assert "somebody" not in str(refused.value)
     assert made.restored("[good] [EMAIL_a]") == "[good] anna@example.com"
+
+
+def test_beginnings_that_do_not_come_are_not_looked_for_again_and_again() -> None:
+    """Many placeholders that begin differently, and a long text that nearly begins one at each place: the
+    time is that of one reading, else this test would take minutes."""
+    made = Placeholders()
+    made.add({f"{chr(one)}_{one}": "x" for one in range(35, 91)})
+    text = "#" * 300_000
+    assert made.restored(f"{text}#_35") == f"{text}x"

@@ -249,7 +249,8 @@ class Passthrough:
         reads = must_read(context.caller.rights, request, target)
         if target.deployment and request.method != "POST":
             raise RequestError(404, f"There is no endpoint at {target.path[:100]}.", code="not_found")
-        if self._refuses_unread and request.method == "POST" and endpoint.kind in ("infer", "other"):
+        brings = request.body_exists or request.method not in ("GET", "HEAD", "DELETE", "OPTIONS")
+        if self._refuses_unread and brings and endpoint.kind in ("infer", "other"):
             raise RequestError(
                 403,
                 "Requests are checked here, and those to this path cannot be read. Ask the operator "

@@ -25,7 +25,9 @@ async def tell_failure(job: Job, state: State, fault: RunFault) -> None:
         if client.started:
             # Some clients show only the message and no header, so the message names the run.
             said = f"{message} ({job.identity.run_id})"
-            await state.output.send(state.output.writer.fail(said, type=fault.type, code=fault.code))
+            await state.output.send(
+                state.output.writer.fail(said, type=fault.type, code=fault.code), last=True
+            )
         else:
             errors, identity = job.client.port.dialect.errors, job.identity
             status = fault.status if fault.status >= 400 else 502
@@ -48,7 +50,9 @@ async def tell_failure(job: Job, state: State, fault: RunFault) -> None:
                 # If an SDK repeated the request, it would repeat the effect (rule E3).
                 headers.append(("x-should-retry", "false"))
             client.start(status, headers)
-            await client.write(body)
+            # The last bytes, so that a stream that holds some back sends them, too.
+            if (wait := client.push(body, last=True)) is not None:
+                await wait
         client.finish()
     except ConnectionError:
         return

@@ -58,11 +58,12 @@ class Api:
 
     @property
     def identity(self) -> str:
-        """The SHA-256, in hex, of where its requests go, as far as the operator decides it.
+        """The SHA-256, in hex, of where its requests go and whose they are, as far as the operator decides
+        it.
 
         The rest, such as the document's own server, is a part of each definition. The document may be moved.
         """
-        return hashlib.sha256(json.dumps([PROVIDER, self.base_url]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([PROVIDER, self.base_url, self.connection]).encode()).hexdigest()
 
     @property
     def shown(self) -> str:

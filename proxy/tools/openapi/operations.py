@@ -42,6 +42,9 @@ _STYLES: Final[Mapping[str, Sequence[str]]] = {
 _NOT_PARAMETERS: Final = frozenset(("accept", "content-type", "authorization"))
 """Headers that the specification does not let a document describe as parameters."""
 
+_OVERRIDES: Final = frozenset(("x-http-method-override", "x-method-override", "x-http-method"))
+"""Headers by which some frameworks make another method of a request, whose effect nobody has allowed."""
+
 _FORM: Final = "application/x-www-form-urlencoded"
 _JSON: Final = re.compile(r"application/([a-z0-9.!#$&^_-]+\+)?json", re.IGNORECASE)
 _MEDIA_TYPE: Final = re.compile(r"[a-zA-Z0-9.!#$&^_+-]+/[a-zA-Z0-9.!#$&^_+-]+(; ?charset=[a-zA-Z0-9-]+)?")
@@ -243,6 +246,8 @@ class _Operation:
         if is_form(media_type):
             sent["encoding"] = dict(self._encodings(media))
         made = self._schemas.convert(schema)
+        if sent.get("encoding") and (fields := sorted(self._schemas.fields(made))):
+            sent["fields"] = fields
         about = body.get("description")
         if (
             isinstance(made, Mapping)
@@ -296,7 +301,7 @@ def _is_settable(name: str, parameter: Mapping[str, Any]) -> bool:
         return False
     try:
         check_headers([name])
-        if _HEADER_NAME.fullmatch(name):
+        if _HEADER_NAME.fullmatch(name) and name.lower().replace("_", "-") not in _OVERRIDES:
             return True
     except ValueError:
         pass

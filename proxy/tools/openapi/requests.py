@@ -121,6 +121,6 @@ def _body(sent: Mapping[str, Any] | None, arguments: Mapping[str, Any]) -> tuple
         return json.dumps(value, separators=(",", ":")).encode("ascii"), media_type
     if not isinstance(value, Mapping):
         raise refused(argument, "must be an object, since it is sent as a form")
-    pairs = form_pairs(sent["encoding"], value, argument)
+    pairs = form_pairs(sent["encoding"], value, argument, sent.get("fields", ()))
     text = "&".join(f"{name}={part}" for name, part in pairs)
     return text.replace("%20", "+").encode("ascii"), media_type

@@ -56,6 +56,23 @@ class Schemas:
                 made[name] = self.convert(self._document.at(reference))
         return made
 
+    def fields(self, schema: Any) -> set[str]:
+        """Return the names of the properties that an object of a converted schema may have."""
+        definitions, names = self.definitions(), set[str]()
+        waiting, seen = [schema], set[str]()
+        while waiting:
+            one = waiting.pop()
+            if not isinstance(one, Mapping):
+                continue
+            names.update(one.get("properties", ()))
+            for word in ("allOf", "anyOf", "oneOf"):
+                waiting += one.get(word, ())
+            reference = str(one.get("$ref", ""))
+            if reference and reference not in seen:
+                seen.add(reference)
+                waiting.append(definitions.get(reference.removeprefix("#/$defs/")))
+        return names
+
     def _converted(self, schema: Any, depth: int, hidden: frozenset[str]) -> Any:
         """Return a schema that is nested ``depth`` deep; ``hidden`` are properties that are left out."""
         self._parts += 1

@@ -6,7 +6,7 @@ one that servers with PHP's and Rack's brackets read: ``items[0][price]``.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
@@ -120,13 +120,20 @@ def header_text(sent: Mapping[str, Any], value: Any, argument: str) -> str:
 
 
 def form_pairs(
-    encodings: Mapping[str, Mapping[str, Any]], value: Mapping[str, Any], argument: str
+    encodings: Mapping[str, Mapping[str, Any]],
+    value: Mapping[str, Any],
+    argument: str,
+    fields: Collection[str] = (),
 ) -> Iterator[tuple[str, str]]:
-    """Yield the names and values, both encoded, of a form's fields.
+    """Yield the names and values, both encoded, of a form's fields. ``fields`` are their names in the schema.
 
     Without an encoding of its own, a field that is an object is sent as JSON, and each element of a list as
     a field. Source: "Encoding Object" of version 3.0.4, ``contentType``.
+
+    Raises :class:`ToolFailure` if a member of an object would stand for another field, whose value the schema
+    or a key may bound.
     """
+    others = {*fields, *value}
     for key, part in value.items():
         where = f"{argument}.{key}"
         nested = isinstance(part, Mapping) or (
@@ -134,7 +141,10 @@ def form_pairs(
         )
         encoding = encodings.get(key) or {"style": "form", "explode": True, "json": nested}
         if part is not None:
-            yield from query_pairs({**encoding, "name": key}, part, where)
+            for name, text in query_pairs({**encoding, "name": key}, part, where):
+                if (plain := unquote(name)) != key and plain in others:
+                    raise refused(where, f"may not set {plain}")
+                yield name, text
 
 
 def _flat(value: Any) -> Sequence[Any]:

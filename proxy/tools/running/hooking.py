@@ -4,8 +4,9 @@ The order is: hooks, policy, validation of arguments, bounds, approvals, the too
 can therefore change what is decided about, and decides nothing itself except to refuse.
 """
 
+import json
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from msgspec import structs
 
@@ -22,6 +23,10 @@ from proxy.tools.running.plan import Refusal
 
 _OF_THE_PROXY: Final = ("approval_required", "client_call_required")
 """Failures by which an agent or a program says what it waits for: words of the proxy, which it reads."""
+
+_CHANGED: Final = "[changed by a hook]"
+_MOST_SHOWN: Final = 200
+"""The most values of a changed result that are looked for in its text."""
 
 
 async def hooked_call(
@@ -56,14 +61,31 @@ def refusal_of(failure: HookRefusal) -> Refusal:
 
 
 async def hooked_output(hooks: HookChain, invocation: Invocation, output: Output) -> Output:
-    """Return the output of a tool with the text that the hooks leave.
+    """Return the output of a tool with the text that the hooks leave. The record shows nothing of it that
+    they took out of the text.
 
     Raise :class:`~proxy.hooks.chain.HookRefusal` if one fails.
     """
     text = await hooks.after_tool(_outcome(invocation, output.text), invocation.context.originals)
     if text == output.text:
         return output
-    return structs.replace(output, text=text, size=utf8_length(text))
+    shown = _still_there(output.redacted, text, [_MOST_SHOWN])
+    return structs.replace(output, text=text, size=utf8_length(text), redacted=shown)
+
+
+def _still_there(value: Any, text: str, left: list[int]) -> Any:
+    """Return what the record may show of a result, without the values that its text does not have."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, dict):
+        pairs = ((name, _still_there(inner, text, left)) for name, inner in value.items())
+        return {_still_there(name, text, left): inner for name, inner in pairs}
+    if isinstance(value, list):
+        return [_still_there(inner, text, left) for inner in value]
+    left[0] -= 1
+    written = value if isinstance(value, str) else json.dumps(value)
+    there = left[0] >= 0 and (written in text or json.dumps(written, ensure_ascii=False)[1:-1] in text)
+    return value if there else _CHANGED
 
 
 async def hooked_failure(hooks: HookChain, invocation: Invocation, failure: ToolFailure) -> ToolFailure:

@@ -212,9 +212,10 @@ SHARED: Final = Dialect(
     models=OPENAI_LISTS,
     query=QUERY,
     # Sources: the request types of openai 3.57 (``tool_param``, ``moderation``); OpenRouter's API reference,
-    # and its guides on model fallbacks, presets, plugins and server tools.
+    # and its guides on model fallbacks, presets, plugins and server tools; vLLM's
+    # ``ChatCompletionRequest``, for ``documents``, which its chat templates put before the model.
     fields=RequestFields(
-        texts=("messages", "prediction"),
+        texts=("messages", "prediction", "documents"),
         tools=("tools", "functions"),
         usage=("stream_options", "include_usage"),
         models=(("models",), ("moderation", "model"), ("svg", "model")),

@@ -67,6 +67,7 @@ RESPONSES: Final = replace(
         lists=frozenset({"content"}),
         opaque=OPAQUE
         | {"call_id", "status", "item_id", "response_id", "image_url", "file_url", "phase", "version"},
+        values=frozenset({"variables"}),
         json_texts=frozenset({"arguments"}),
     ),
     pieces=(

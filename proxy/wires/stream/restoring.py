@@ -18,6 +18,8 @@ from proxy.wires.dialect import Dialect, Event, TextPiece
 
 _MOST_HELD: Final = 256 * 1024
 _MOST_EVENTS: Final = 256
+_DEEP: Final = 200
+"""Fewer brackets cannot be nested too deeply: orjson writes 254 levels."""
 
 _Channel = tuple[Any, ...]
 _Piece = tuple[dict[str, Any], str, str]
@@ -87,8 +89,8 @@ class Restorer:
     def _take(self, event: Event, out: list[bytes]) -> None:
         payload = _object(event.data) if event.data else None
         if payload is None:
-            # A comment says only that the stream goes on; the mark of its end must be the last.
-            if event.is_end_mark:
+            # A comment says only that the stream goes on; any other event keeps its place.
+            if event.data or event.is_end_mark:
                 self._settle(out)
             out.append(event.raw)
             return
@@ -130,15 +132,18 @@ class Restorer:
             return event.raw
         data = orjson.dumps(event.payload)
         head, found, tail = event.raw.partition(event.data)
+        if found:
+            return head + data + tail
         # Data in several lines does not stand in the event as it is read.
-        return head + data + tail if found else b"data: " + data + b"\n\n"
+        others = [line for line in event.raw.splitlines() if line and not line.startswith(b"data")]
+        return b"\n".join((*others, b"data: " + data, b"", b""))
 
     def _pieces(self, payload: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, _Channel, TextPiece]]:
         kind = payload.get("type")
         for piece in self._dialect.pieces:
             if piece.types and kind not in piece.types:
                 continue
-            place = tuple(payload.get(name) for name in piece.place)
+            place = tuple(_plain(payload.get(name)) for name in piece.place)
             for holder, where in _holders(payload, piece.path[:-1]):
                 if isinstance(holder.get(piece.path[-1]), str):
                     yield holder, piece.path[-1], (piece.path, kind, *place, *where), piece
@@ -164,9 +169,12 @@ def _is_piece(holder: Any, key: Any, pieces: Sequence[_Piece]) -> bool:
 
 
 def _object(data: bytes) -> dict[str, Any] | None:
+    """Return the object that data is; ``None`` if it is none, or is too deep to be written again."""
     try:
         payload = orjson.loads(data)
-    except orjson.JSONDecodeError:
+        if data.count(b"[") + data.count(b"{") > _DEEP:
+            orjson.dumps(payload)
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         return None
     return payload if isinstance(payload, dict) else None
 
@@ -183,4 +191,9 @@ def _holders(value: Any, path: tuple[str, ...]) -> Iterator[tuple[dict[str, Any]
         for place, element in enumerate(value):
             index = element.get("index", place) if isinstance(element, dict) else place
             for holder, where in _holders(element, path[1:]):
-                yield holder, (index, *where)
+                yield holder, (_plain(index), *where)
+
+
+def _plain(place: Any) -> Any:
+    """Return what tells texts apart; an object or a list, which no upstream should send, tells nothing."""
+    return None if isinstance(place, dict | list) else place

@@ -82,8 +82,10 @@ class ConversationTexts:
         if isinstance(value, dict):
             if isinstance(named := value.get("role"), str) and not is_free:
                 role = named
+            is_named = key in self._turns.values
             for name in value:
-                self._find(value, name, role, is_free=is_free or self._frees(name, value[name]))
+                is_inner = is_free or self._frees(name, value[name])
+                self._find(value, name, role, is_free=is_inner, is_top=is_named)
         elif isinstance(value, list):
             for place in range(len(value)):
                 # The strings of a list are what its name says.

@@ -115,6 +115,7 @@ def test_the_list_says_that_users_log_in(here: Here, tmp_path: Path) -> None:
             ('connection = "crm"', ""),
             "credentials.crm.per_user: works only with a connection of [openapi.NAME]",
         ),
+        (("[credentials.crm]", "[credentials.callback]"), "credentials.callback: has the name of the page"),
         (("https://ai.example.com", "http://ai.example.com"), "server.public_url: must start with https://"),
         (("https://ai.example.com", "https://ai.example.com/x"), "server.public_url: must have no path"),
         (("per_user = true", 'per_user = true\nclient_id = "a"\nclient_secret = "env:A"'), "credentials.crm"),

@@ -130,6 +130,33 @@ def test_headers_that_no_tool_may_set_are_no_arguments() -> None:
     assert "which no tool may set" in reason(operation("x", parameter("Host", "header", required=True)))
 
 
+@pytest.mark.parametrize(
+    "name", ["X-HTTP-Method-Override", "x-method-override", "X-HTTP-Method", "X_HTTP_Method_Override"]
+)
+def test_no_header_makes_another_method(name: str) -> None:
+    """Frameworks read a POST with it as a DELETE, whose effect is not the one that was allowed."""
+    assert one(operation("x", parameter(name, "header"))).input_schema["properties"] == {}
+    assert "which no tool may set" in reason(operation("x", parameter(name, "header", required=True)))
+
+
+def test_the_fields_of_a_form_are_pinned_where_objects_become_fields() -> None:
+    """Those of the schema and its parts, wherever they stand; a form without encodings needs none."""
+    parts = {
+        "Base": {"type": "object", "properties": {"account": TEXT}},
+        "Whole": {
+            "allOf": [{"$ref": "#/components/schemas/Base"}],
+            "properties": {"more": {"type": "object"}},
+        },
+    }
+    for encoding, fields in (({"more": {"explode": True}}, ["account", "more"]), ({}, None)):
+        form = body(
+            {"$ref": "#/components/schemas/Whole"}, "application/x-www-form-urlencoded", encoding=encoding
+        )
+        made = one(operation("x", requestBody=form), "post", components={"schemas": parts})
+        assert made.request is not None
+        assert made.request["body"].get("fields") == fields
+
+
 def test_only_operations_that_fit_are_read() -> None:
     """``operations`` fits ids and ``METHOD /path``; the others are as if they were not there."""
     for patterns in (("getItem",), ("GET /items/*",), ("get*",)):

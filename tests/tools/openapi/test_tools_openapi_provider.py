@@ -4,6 +4,7 @@ import base64
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -282,14 +283,18 @@ async def test_what_an_operator_took_back_is_not_called() -> None:
         assert not call.service.seen
 
 
-async def test_an_api_with_another_address_has_to_be_allowed_again() -> None:
-    """Pins belong to the operator's base_url; a tool of another provider with this name is not offered."""
+@pytest.mark.parametrize(
+    "change", [{"base_url": "https://other.example.com"}, {"connection": "another"}], ids=str
+)
+async def test_an_api_with_another_address_or_account_has_to_be_allowed_again(change: dict[str, Any]) -> None:
+    """Pins belong to the operator's base_url, and to the account that its calls use."""
     async with serving(secured(KEY)) as call:
-        moved = Api("shop", base_url="https://other.example.com")
+        own = call.provider._apis["shop"]
         pins = await call.provider._source.pins()
-        provider = OpenApiProvider({"shop": moved}, GivenPins(pins), None)
-        await provider.begin()
-        assert await provider.list_tools() == []
+        for api, offers in ((own, True), (replace(own, **change), False)):
+            provider = OpenApiProvider({"shop": api}, GivenPins(pins), None)
+            await provider.begin()
+            assert bool(await provider.list_tools()) is offers
 
 
 async def test_effect_trust_and_place_are_the_operators() -> None:

@@ -191,6 +191,23 @@ def test_no_argument_takes_the_place_of_another(style: str, name: str, value: An
     assert request.url.endswith("account=1") or request.url.endswith("account%5D=1")
 
 
+@pytest.mark.parametrize("also", [{}, {"account": "1"}])
+@pytest.mark.parametrize(
+    ("style", "name"), [("form", "account"), ("deepObject", "more[account]"), ("form", "more")]
+)
+def test_no_field_of_a_form_takes_the_place_of_another(style: str, name: str, also: dict[str, str]) -> None:
+    """The members of an object become fields of the form, but none that the schema or a key bounds."""
+    encoding = {"more": {"style": style, "explode": True}, "free": {"style": "form", "explode": True}}
+    sent = {"argument": "body", "type": "application/x-www-form-urlencoded", "encoding": encoding}
+    sent["fields"] = ["account", "more", "more[account]", "free"]
+    field = "free" if name == "more" else "more"
+    value = {field: {name if field == "free" else "account": "2"}, **also}
+    with pytest.raises(ToolFailure, match="may not set"):
+        make_request(pinned(method="POST", body=sent), {"id": "1", "body": value})
+    fine = make_request(pinned(method="POST", body=sent), {"id": "1", "body": {"free": {"b": "2"}, **also}})
+    assert fine.body in (b"b=2", b"b=2&account=1")
+
+
 def test_a_form_with_a_charset_is_a_form() -> None:
     """The type's parameter does not turn the body into JSON."""
     media_type = "application/x-www-form-urlencoded; charset=utf-8"

@@ -189,3 +189,31 @@ def test_an_answer_that_is_json_stays_json() -> None:
     out = Restorer(BY_WIRE["chat"], placeholders(), json_answer=True).whole(body)
     content = json.loads(out)["choices"][0]["message"]["content"]
     assert json.loads(content) == {"name": ORIGINALS["[NAME_b]"]}
+
+
+def test_an_event_with_data_in_several_lines_keeps_its_name() -> None:
+    """Clients of dialects with named events find them by their names."""
+    head = b"event: content_block_delta\nid: 3\n"
+    data = b'data: {"type":"content_block_delta","index":0,\ndata: "delta":{"text":"[EMAIL_a]"}}\n\n'
+    written = Restorer(BY_WIRE["anthropic"], placeholders()).feed(head + data)
+    assert written.startswith(head)
+    assert written.endswith(b"}\n\n")
+    event = json.loads(written.removeprefix(head).removeprefix(b"data: "))
+    assert event["delta"] == {"text": "anna@example.com"}
+
+
+def test_what_is_nested_too_deeply_stays_as_it_came() -> None:
+    """It ends neither a stream nor an answer, and keeps its place among the events."""
+    deep = b'{"a":' + b"[" * 900 + b'"[EMAIL_a]"' + b"]" * 900 + b"}"
+    restorer = Restorer(BY_WIRE["chat"], placeholders())
+    assert restorer.whole(deep) == deep
+    before = b'data: {"choices":[{"index":0,"delta":{"content":"[EMAIL_"}}]}\n\n'
+    assert restorer.feed(before + b"data: " + deep + b"\n\n") == before + b"data: " + deep + b"\n\n"
+
+
+@pytest.mark.parametrize("index", ["[]", "{}"])
+def test_an_index_that_is_none_ends_no_stream(index: str) -> None:
+    """An upstream's fault there is not the proxy's."""
+    restorer = Restorer(BY_WIRE["chat"], placeholders())
+    event = f'data: {{"choices":[{{"index":{index},"delta":{{"content":"[EMAIL_a]"}}}}]}}\n\n'
+    assert b"anna@example.com" in restorer.feed(event.encode())

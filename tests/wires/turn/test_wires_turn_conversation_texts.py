@@ -123,3 +123,20 @@ def test_members_that_do_not_change_keep_their_bytes() -> None:
     written = found.written(texts)
     assert b'"seed":1.0' in written
     assert json.loads(written)["messages"][0]["tool_calls"][0]["function"]["arguments"] == '{ "to" :  "[N]" }'
+
+
+def test_a_variable_of_a_prompt_is_a_text_whatever_its_name() -> None:
+    """Its name may be that of a member which elsewhere holds no text; an image in it stays an image."""
+    image = {"type": "input_image", "image_url": "https://example.com/a.png"}
+    part = {"type": "input_text", "text": "Hello."}
+    variables = {"name": "Anna", "url": "a b", "image": image, "type": part}
+    body = {"model": "m", "prompt": {"id": "pmpt_1", "version": "2", "variables": variables}}
+    found = ConversationTexts(BY_WIRE["responses"], json.dumps(body).encode())
+    assert [one.text for one in found.texts] == ["Anna", "a b", "Hello."]
+
+
+def test_documents_beside_the_messages_are_texts() -> None:
+    """Servers with chat templates put them before the model."""
+    body = {"model": "m", "messages": [], "documents": [{"title": "A", "text": "about Anna"}]}
+    found = ConversationTexts(BY_WIRE["chat"], json.dumps(body).encode())
+    assert [one.text for one in found.texts] == ["A", "about Anna"]
