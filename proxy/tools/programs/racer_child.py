@@ -77,14 +77,19 @@ class Program:
 
     def _answer(self, told: dict[str, Any]) -> dict[str, Any]:
         if "error" in told:
-            return _failed(told["error"], told["text"])
+            return _failed(_whole(told["error"]), _whole(told["text"]))
         if "calls" in told:
             calls = [
                 {"id": id_, "name": self._tools[name], "arguments": arguments}
                 for id_, name, arguments in told["calls"]
             ]
             return {"calls": calls, "printed": ""}
-        return {"result": json.dumps(told["text"]), "printed": "", "images": told["images"]}
+        return {"result": json.dumps(_whole(told["text"])), "printed": "", "images": told["images"]}
+
+
+def _whole(text: str) -> str:
+    """Return a text without the halves of characters that are left where JavaScript has cut one in two."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _failed(text: str, printed: str = "") -> dict[str, Any]:

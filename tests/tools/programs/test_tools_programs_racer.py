@@ -152,6 +152,15 @@ async def test_a_hostile_program_in_javascript_ends_in_an_error(code: str, said:
     assert str(Path.cwd()) not in failed.value.message
 
 
+async def test_half_a_character_is_replaced() -> None:
+    """JavaScript cuts texts between the two halves of a character; what cannot be shown does not end it."""
+    half = "'a😀'.slice(0, 2)"
+    assert await run(f"text({half}); return '日😀'") == "a\ufffd\n日😀"
+    with pytest.raises(ProgramFailed, match="Error: a\ufffd") as failed:
+        await run(f"text({half}); throw new Error({half})")
+    assert failed.value.printed == "a\ufffd"
+
+
 @pytest.mark.parametrize("code", ["for (;;) await null;", "throw {get stack() { for (;;); }}"])
 async def test_what_v8_does_not_stop_is_killed(code: str) -> None:
     """Endless promises run where no timeout of V8 sees them; the process ends all the same."""
