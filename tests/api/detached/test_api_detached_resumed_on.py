@@ -76,3 +76,25 @@ async def test_a_refused_attempt_leaves_the_steps(tmp_path: Path, monkeypatch: p
     done = turns_complete(left[0])
     assert done > 0
     assert WORLD.turns == list(range(done + 1, len(PLAN) + 1))
+
+
+async def test_nothing_is_counted_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record counts each answer of the model once: in the run that asked for it."""
+    speaker = SPEAKERS["chat"]
+    body = {**speaker.ask([Message("user", "Do it.")]), "model": speaker.model}
+
+    async with abandoned(monkeypatch, tmp_path, "sqlite", "chat") as run:
+
+        async def serve(proxy: Proxy) -> str:
+            answer = await proxy.ask(body, {"x-toolrelay-resume": "on"}, path=speaker.path)
+            return answer.header("x-toolrelay-run") or ""
+
+        left, run_id = await run.until_the_end(serve, None, {"asked 3"})
+        async with run.found(left[0]) as proxy:
+            answer = await proxy.ask(body, {"x-toolrelay-resume": run_id}, path=speaker.path)
+            detail = await proxy.services.store.get_run(answer.header("x-toolrelay-run") or "")
+    done = turns_complete(left[0])
+    assert done == 2
+    assert detail is not None
+    assert detail.run.total_tokens == 15 * (len(PLAN) - done)
+    assert [turn.total_tokens for turn in detail.turns] == [0] * done + [15] * (len(PLAN) - done)
