@@ -178,6 +178,73 @@ async def test_words_go_with_the_messages(make_sql: Make) -> None:
     assert await found(store, "nowhere") == ["run_1"]
 
 
+@pytest.mark.parametrize("what", ["purged", "sealed"])
+async def test_no_words_come_of_messages_that_go_while_they_are_read(
+    make_sql: Make, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Messages that are deleted or sealed between the reading and the writing leave no word behind."""
+    store = make_sql()
+    await store.start()
+    put(store, "run_1", "secret")
+    store.put_messages([MessageRecord("run_1", 2, 0, "tool", "later")])
+    put(store, "run_2", "other")
+    await store.list_runs(RunFilter())
+    gone = {
+        "purged": "DELETE FROM messages WHERE run_id = ? AND turn = 1",
+        "sealed": "UPDATE messages SET content = NULL, sealed_by = 'key' WHERE run_id = ? AND turn = 1",
+    }
+    read_messages = store.read_messages
+
+    async def read(*args: Any) -> Any:
+        async for portion in read_messages(*args):
+            yield portion
+        await store._writer.commit(gone[what], [("run_1",)])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "read_messages", read)
+        await store.index_runs()
+    assert await words_in(store) == {"run_2": "other"}
+    await indexed(store)
+    assert await words_in(store) == {"run_2": "other"} | ({"run_1": "later"} if what == "purged" else {})
+
+
+async def test_two_processes_may_index_the_same_run(make_sql: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who writes last, with what he had read before the other wrote, takes no words away and adds none."""
+    store = make_sql()
+    await store.start()
+    put(store, "run_1", "secret")
+    await store.list_runs(RunFilter())
+    read_messages = store.read_messages
+
+    async def read(*args: Any) -> Any:
+        async for portion in read_messages(*args):
+            yield portion
+        patch.undo()
+        await store.index_runs()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "read_messages", read)
+        await store.index_runs()
+    assert await words_in(store) == {"run_1": "secret"}
+    assert await found(store, "nowhere") == []
+    assert await store.purge(PurgeFilter(run_id="run_1")) == 1
+    await store.scrub()
+
+
+async def test_a_run_that_grows_too_large_is_in_every_search(make_sql: Make) -> None:
+    """The words of its first messages must not hide those that came later."""
+    store = make_sql()
+    await store.start()
+    put(store, "run_1", "apple")
+    await indexed(store)
+    for turn in (2, 3):
+        many = " ".join(f"{turn}word{number}" for number in range(21_000))
+        store.put_messages([MessageRecord("run_1", turn, 0, "tool", many)])
+    await indexed(store)
+    assert await words_in(store) == {}
+    assert await found(store, "2word20999") == ["run_1"]
+
+
 async def test_sealed_content_is_never_indexed(make_sql: Make) -> None:
     """A store that seals has no words; sealing what was open takes its words away."""
     store = make_sql(seal=Seal(bytes(32)))

@@ -207,10 +207,6 @@ class ResumableRuns:
         log = self._log_of(identity.run_id, identity.caller, request)
         return Steps(identity.run_id, AnyOutput(), log, known or ())
 
-    def void_steps(self, identity: Identity, request: bytes, run_id: str) -> None:
-        """Let nobody go on with a run whose steps could not be done again."""
-        self._log_of(run_id, identity.caller, request).void()
-
     def _log_of(self, run_id: str, caller: str, request: bytes) -> Checkpoint:
         return Checkpoint(self._store, run_id, _steps_name(run_id, caller, request), caller)
 
@@ -222,18 +218,35 @@ class ResumableRuns:
         log.put(_REQUEST, request)
         return KeptStream(client, log, lambda: self._logs.is_read(name))
 
-    async def serve(self, started: StartedRun, stream: KeptStream) -> None:
-        """Serve a run whose output goes to a stream of :meth:`keep`.
+    async def serve(
+        self, started: StartedRun, stream: KeptStream, goes_on: str = "", request: bytes = b""
+    ) -> None:
+        """Serve a run whose output goes to a stream of :meth:`keep`. ``goes_on`` is the run of the same
+        ``request`` that it goes on with.
 
         Raises what the run raises, and ``ConnectionError`` if the client has left.
         """
         identity, client = started.job.identity, stream.client
         name = _log_name(identity.run_id, identity.caller)
-        task = asyncio.get_running_loop().create_task(started.serve())
+        task = asyncio.get_running_loop().create_task(
+            self._go_on(started, stream, goes_on, request) if goes_on else started.serve()
+        )
         run = self._runs[name] = _Run(name, stream, task)
         task.add_done_callback(lambda _: self._ended(run))
         if client is not None:
             await self._accompany(run, client)
+
+    async def _go_on(self, started: StartedRun, stream: KeptStream, goes_on: str, request: bytes) -> None:
+        """Serve a run that goes on with another; if it cannot do the steps again, nobody else may try."""
+        steps, given_up = started.job.client.ask.options.steps, True
+        try:
+            await started.serve()
+        except (asyncio.CancelledError, ConnectionError):
+            given_up = False  # Whoever is not interrupted may still go on with them.
+            raise
+        finally:
+            if given_up and not stream.stopped_by_server and steps is not None and steps.replaying:
+                self._log_of(goes_on, started.job.identity.caller, request).void()
 
     async def _accompany(self, run: _Run, client: ClientStream) -> None:
         """Wait until a run ends, on behalf of the client that began it."""

@@ -273,18 +273,21 @@ class Generate:
             goes_on = run_id
         steps = await resumable.steps(ask.identity, request, goes_on)
         ask = replace(ask, options=replace(ask.options, steps=steps))
-        try:
-            return await self._run(context, ask, request=request)
-        finally:
-            if steps is not None and steps.replaying:
-                resumable.void_steps(ask.identity, request, goes_on)
+        return await self._run(context, ask, request=request, goes_on=goes_on)
 
     async def _run(
-        self, context: Context, ask: Ask, job: Job | None = None, *, request: bytes = b""
+        self,
+        context: Context,
+        ask: Ask,
+        job: Job | None = None,
+        *,
+        request: bytes = b"",
+        goes_on: str = "",
     ) -> web.StreamResponse:
         """Answer with the response that a run composes; ``job`` is its plan, if it is planned already.
 
-        With the digest of a ``request`` its client may leave and come back with the same request.
+        With the digest of a ``request`` its client may leave and come back with the same request. ``goes_on``
+        is the run that it goes on with.
         """
         client: AnyClientStream | None = None
         kept: KeptStream | None = None
@@ -311,7 +314,7 @@ class Generate:
         if kept is None:
             await run.serve()
         else:
-            await self._resumable.serve(run, kept)
+            await self._resumable.serve(run, kept, goes_on, request)
         if client is None or not client.started:
             raise ConnectionResetError("the client left before its response began")
         return client.response

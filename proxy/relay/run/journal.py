@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 
+from proxy.base.events import Usage
 from proxy.records.rows import MessageRecord, RunRecord, RunStatus, TurnRecord
 from proxy.relay.base import ClientStream, RunEvents
 from proxy.relay.memory.hidden.outcomes import Recall
 from proxy.relay.run.job import Job
 from proxy.relay.run.state import State
 from proxy.relay.run.tapes import NoTapes, Tape, Tapes
+from proxy.relay.run.usage import Used
 from proxy.store.base import Store
 
 _MAX_REQUEST_BYTES = 4 * 1024 * 1024
@@ -63,6 +65,10 @@ class Journal:
             state.run.silent_turns.add(turn.number)
         else:
             state.run.count_usage()
+        used: Usage | Used | None = usage
+        cost, steps = turn.cost, job.client.ask.options.steps
+        if steps is not None and steps.replaying:
+            used, cost = _again(state), cost and 0
         failed = str(turn.error.get("code") or "upstream_error")[:64] if turn.error else error
         self._store.put_turn(
             TurnRecord(
@@ -72,12 +78,12 @@ class Journal:
                 finish_reason=turn.word[:64] or None,
                 started_at=state.turn.started_at,
                 ended_at=state.clock.now(),
-                input_tokens=usage.input_tokens if usage else None,
-                output_tokens=usage.output_tokens if usage else None,
-                total_tokens=usage.total_tokens if usage else None,
+                input_tokens=used.input_tokens if used else None,
+                output_tokens=used.output_tokens if used else None,
+                total_tokens=used.total_tokens if used else None,
                 tool_calls=len(turn.calls),
                 error_code=failed,
-                cost=turn.cost,
+                cost=cost,
                 withheld=state.tools.withheld,
                 first_at=state.turn.first_chunk_at or None,
             )
@@ -156,7 +162,7 @@ class Journal:
         """Return the row of a run as it is now."""
         identity, client, nested = job.identity, job.client, job.client.ask.nested
         detached, recall, offer = client.ask.options.detached, _recall(job), state.tools.offer
-        run, agent = state.run, None if nested is None else nested.agent
+        run, agent, before = state.run, None if nested is None else nested.agent, state.usage.before
         # By their places: msgspec takes several times as long to find so many names.
         return RunRecord(
             identity.run_id,
@@ -173,14 +179,14 @@ class Journal:
             state.outcome.finish_reason,
             run.turn.number,
             run.calls_run,
-            run.input_tokens,
-            run.output_tokens,
-            run.total_tokens,
+            run.input_tokens - before.input_tokens,
+            run.output_tokens - before.output_tokens,
+            run.total_tokens - before.total_tokens,
             offer.tool_ids(),
             offer.withheld,
             client.trace,
             job.recording.prompt_hash,
-            run.cost,
+            run.cost and run.cost - before.cost,
             run.spent or None,
             len(run.silent_turns),
             _left_out(job, state),
@@ -192,6 +198,17 @@ class Journal:
             "" if detached is None else detached.takes_over,
             "" if agent is None else agent.version,
         )
+
+
+def _again(state: State) -> Used:
+    """Note that the run before this one has used what this turn says, and return what this one uses."""
+    before, turn = state.usage.before, state.run.turn
+    if turn.usage is not None:
+        before.input_tokens += turn.usage.input_tokens
+        before.output_tokens += turn.usage.output_tokens
+        before.total_tokens += turn.usage.total_tokens
+    before.cost += turn.cost or 0
+    return Used()
 
 
 def _left_out(job: Job, state: State) -> tuple[str, ...]:

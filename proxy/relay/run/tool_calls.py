@@ -205,6 +205,7 @@ class ToolCalls:
                 raise NotContinued("the recorded calls are not those of the turn")
             if note.result is not None:
                 results[note.index] = note.result
+                state.usage.before.cost += note.result.cost
                 self._done(state, shown, call, note.result)
             elif note.progress is not None:
                 shown.progressed(call, note.progress)

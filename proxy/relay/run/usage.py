@@ -2,9 +2,20 @@
 
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from proxy.records.rows import Meter
 from proxy.relay.routing.prices import estimated_usage
 from proxy.relay.run.run import Run
+
+
+class Used(Struct):
+    """Tokens and cost (in billionths)."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    total_tokens: int = 0
+    cost: int = 0
 
 
 class RunUsage:
@@ -13,11 +24,13 @@ class RunUsage:
     ``is_limited`` says that use is limited, so the proxy estimates what an upstream does not report.
     """
 
-    __slots__ = ("_meter", "_reported", "is_limited")
+    __slots__ = ("_meter", "_reported", "before", "is_limited")
 
     def __init__(self, meter: Meter | None) -> None:
         self._meter = meter
         self._reported = (0, 0)
+        self.before = Used()
+        """What the run used that this one goes on with: the record has it there."""
         self.is_limited = meter is not None and meter.counts_usage
 
     def was_reported(self, run: Run) -> None:

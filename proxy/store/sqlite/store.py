@@ -29,6 +29,7 @@ from proxy.store.options import DEFAULTS, StoreOptions
 from proxy.store.sql.migrate import latest_schema, migrate_sqlite, store_error
 from proxy.store.sql.retention import make_room, trim_requests
 from proxy.store.sql.store import END_OWNER, INTERRUPT, SqlStore
+from proxy.store.sql.tables.run_texts import STILL_WAITS
 from proxy.store.sqlite.db import PUT_OWNER, SqliteConnection, SqliteWriting, connect, failure_of
 from proxy.store.sqlite.owners import OwnerLock, lock_folder, proven_dead, refuse_older
 from proxy.store.sqlite.tidying import TIDY_RETRY_S, TIDY_ROWS, SqliteKeeper, expire
@@ -43,6 +44,9 @@ _CLOSE_S: Final = 2.0
 _FORGET_WORDS: Final = (
     "INSERT INTO run_words (run_words, rowid, words) SELECT 'delete', id, words FROM words_gone",
     "DELETE FROM words_gone",
+)
+_ADD_WORDS: Final = (
+    f"INSERT INTO run_words (rowid, words) SELECT id, words FROM run_texts WHERE run_id IN ({STILL_WAITS})"
 )
 _MERGE_WORDS: Final = "INSERT INTO run_words (run_words, rank) VALUES ('merge', -500)"
 """Writes a few pages of the index of words anew without the words of deleted runs, which FTS5 only marks
@@ -65,7 +69,7 @@ class SqliteStore(SqlStore):
     )
     _match = staticmethod(fts5_query)
     _forget_words = _FORGET_WORDS
-    _add_words = ("INSERT INTO run_words (rowid, words) SELECT id, words FROM run_texts WHERE run_id = ?",)
+    _add_words = (_ADD_WORDS,)
 
     def __init__(self, path: Path, options: StoreOptions = DEFAULTS) -> None:
         self.path = Path(os.path.realpath(path))

@@ -41,7 +41,7 @@ class Child:
         """Start the process when there is room for it."""
         await self._free.acquire()
         self._holds = True
-        # -I: neither the environment nor the current folder affects imports.
+        # -I: neither the environment nor the current folder affects imports. That folder may hold secrets.
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-IB",
@@ -50,6 +50,7 @@ class Child:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
             env={},
+            cwd="/",
             start_new_session=True,
             limit=_MOST_LINE,
         )

@@ -2,12 +2,13 @@
 
 A program is hostile. Its side of V8 has nothing of the host: the bridge is in ``racer_bridge.js``, and only
 texts cross it. V8 runs without its compilers (``--jitless``), in which most of its faults are, and so without
-WebAssembly. This file is run as a program: its memory and time are limited, it gets no environment, it
-imports nothing of this package, and its parent can kill it. The messages are those of ``monty_child.py``
-without ``restore`` and ``dump``, with the program's ``now`` and ``seed`` at the start and its ``images`` at
-the end.
+WebAssembly. This file is run as a program: its memory and time are limited, it gets no environment, it can
+open no file and no socket once V8 is there, it imports nothing of this package, and its parent can kill it.
+The messages are those of ``monty_child.py`` without ``restore`` and ``dump``, with the program's ``now`` and
+``seed`` at the start and its ``images`` at the end.
 """
 
+import codecs
 import contextlib
 import importlib
 import json
@@ -40,6 +41,14 @@ def confine(memory: int) -> None:
         # Not every system accepts every limit. A stricter limit stays.
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(limit, (most, most))
+
+
+def shut_in() -> None:
+    """Let this process open nothing more: no file, no socket. Whatever is needed is open and imported."""
+    for needed in ("utf-16", "utf-8"):
+        codecs.lookup(needed)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
 
 
 class Program:
@@ -77,14 +86,19 @@ class Program:
 
     def _answer(self, told: dict[str, Any]) -> dict[str, Any]:
         if "error" in told:
-            return _failed(told["error"], told["text"])
+            return _failed(_whole(told["error"]), _whole(told["text"]))
         if "calls" in told:
             calls = [
                 {"id": id_, "name": self._tools[name], "arguments": arguments}
                 for id_, name, arguments in told["calls"]
             ]
             return {"calls": calls, "printed": ""}
-        return {"result": json.dumps(told["text"]), "printed": "", "images": told["images"]}
+        return {"result": json.dumps(_whole(told["text"])), "printed": "", "images": told["images"]}
+
+
+def _whole(text: str) -> str:
+    """Return a text without the halves of characters that are left where JavaScript has cut one in two."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _failed(text: str, printed: str = "") -> dict[str, Any]:
@@ -98,6 +112,7 @@ def main() -> None:
     message: dict[str, Any] = json.loads(lines.readline())
     confine(int(message["limits"]["memory"]))
     program = Program(message)
+    shut_in()
     while True:
         if message["do"] == "start":
             answer = program.go_on("start", message["code"])

@@ -2,12 +2,16 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from abandoned_rig import PLAN, WORLD, abandoned, turns_complete
 from official_clients import READERS
 from pair_kits import SPEAKERS, Message
 from running_proxy import Proxy
+
+from proxy.base.errors import RequestError
+from proxy.relay.planning import Planner
 
 PLACES = {"asked 1", "within 1", "look 1 begins", "strike a begins", "asked 3", "within 4"}
 CROSSED = {"chat": "chat", "responses": "responses", "anthropic": "anthropic", "ollama": "chat"}
@@ -46,3 +50,51 @@ async def test_a_resumed_stream_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
             }
             assert WORLD.turns == list(range(done + 1, len(PLAN) + 1)), one.place
             assert WORLD.struck == list(dict.fromkeys(WORLD.struck)), one.place
+
+
+async def test_a_refused_attempt_leaves_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that has no room now takes nothing from the run: the client's next attempt goes on with it."""
+    speaker = SPEAKERS["chat"]
+    body = {**speaker.ask([Message("user", "Do it.")]), "model": speaker.model}
+
+    async def refuse(*_: Any) -> Any:
+        raise RequestError(503, "no room")
+
+    async with abandoned(monkeypatch, tmp_path, "sqlite", "chat") as run:
+
+        async def serve(proxy: Proxy) -> str:
+            answer = await proxy.ask(body, {"x-toolrelay-resume": "on"}, path=speaker.path)
+            return answer.header("x-toolrelay-run") or ""
+
+        left, run_id = await run.until_the_end(serve, None, {"asked 3"})
+        async with run.found(left[0]) as proxy:
+            with monkeypatch.context() as patch:
+                patch.setattr(Planner, "job", refuse)
+                refused = await proxy.ask(body, {"x-toolrelay-resume": run_id}, path=speaker.path)
+            answer = await proxy.ask(body, {"x-toolrelay-resume": run_id}, path=speaker.path)
+    assert (refused.status, answer.status) == (503, 200)
+    done = turns_complete(left[0])
+    assert done > 0
+    assert WORLD.turns == list(range(done + 1, len(PLAN) + 1))
+
+
+async def test_nothing_is_counted_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record counts each answer of the model once: in the run that asked for it."""
+    speaker = SPEAKERS["chat"]
+    body = {**speaker.ask([Message("user", "Do it.")]), "model": speaker.model}
+
+    async with abandoned(monkeypatch, tmp_path, "sqlite", "chat") as run:
+
+        async def serve(proxy: Proxy) -> str:
+            answer = await proxy.ask(body, {"x-toolrelay-resume": "on"}, path=speaker.path)
+            return answer.header("x-toolrelay-run") or ""
+
+        left, run_id = await run.until_the_end(serve, None, {"asked 3"})
+        async with run.found(left[0]) as proxy:
+            answer = await proxy.ask(body, {"x-toolrelay-resume": run_id}, path=speaker.path)
+            detail = await proxy.services.store.get_run(answer.header("x-toolrelay-run") or "")
+    done = turns_complete(left[0])
+    assert done == 2
+    assert detail is not None
+    assert detail.run.total_tokens == 15 * (len(PLAN) - done)
+    assert [turn.total_tokens for turn in detail.turns] == [0] * done + [15] * (len(PLAN) - done)

@@ -1,6 +1,8 @@
 """Programs in JavaScript: they call tools, run again up to where they were, and cannot get out."""
 
 import json
+import resource
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -150,6 +152,28 @@ async def test_a_hostile_program_in_javascript_ends_in_an_error(code: str, said:
     assert said in failed.value.message
     assert len(failed.value.message) < 2500
     assert str(Path.cwd()) not in failed.value.message
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the limits of other processes")
+async def test_the_process_of_a_program_can_open_nothing() -> None:
+    """Also a program that breaks out of V8 finds no environment and opens no file and no socket."""
+    async with session() as opened:
+        await opened.start("await tools.echo({})", TOOLS)
+        assert opened.pid is not None
+        assert resource.prlimit(opened.pid, resource.RLIMIT_NOFILE) == (0, 0)
+        proc = Path(f"/proc/{opened.pid}")
+        assert (proc / "environ").read_bytes() == b""
+        assert (proc / "cwd").readlink() == Path("/")
+        assert json.loads(str((await opened.resume({1: ok(1)})).result)) == ""
+
+
+async def test_half_a_character_is_replaced() -> None:
+    """JavaScript cuts texts between the two halves of a character; what cannot be shown does not end it."""
+    half = "'a😀'.slice(0, 2)"
+    assert await run(f"text({half}); return '日😀'") == "a\ufffd\n日😀"
+    with pytest.raises(ProgramFailed, match="Error: a\ufffd") as failed:
+        await run(f"text({half}); throw new Error({half})")
+    assert failed.value.printed == "a\ufffd"
 
 
 @pytest.mark.parametrize("code", ["for (;;) await null;", "throw {get stack() { for (;;); }}"])

@@ -30,11 +30,21 @@ _READ_BYTES: Final = 8 * 2**20
 """The most bytes of messages that are held at once, and that are read of one run."""
 _MOST_SIZES: Final = 20_000
 
-_PUT: Final = rows.upsert("run_texts", ("run_id", "words"), ("run_id",))
-_DELETE: Final = "DELETE FROM run_texts WHERE run_id = ?"
-_DONE: Final = "DELETE FROM runs_to_index WHERE run_id = ? AND added = ?"
+_OPEN: Final = "(SELECT count(*) FROM messages m WHERE m.run_id = q.run_id AND m.sealed_by IS NULL)"
+STILL_WAITS: Final = (
+    f"SELECT q.run_id FROM runs_to_index q WHERE q.run_id = ? AND q.added = ? AND {_OPEN} = ?"
+)
+"""SQL for the id of a run that waits, if it has the messages that were read, and no other process has indexed
+it. ``added`` does not count messages that go or are sealed."""
+_DELETE: Final = f"DELETE FROM run_texts WHERE run_id IN ({STILL_WAITS})"
+_PUT: Final = (
+    f"INSERT INTO run_texts (words, run_id) SELECT CAST(? AS text), w.run_id FROM ({STILL_WAITS}) w "
+    "WHERE true ON CONFLICT (run_id) DO UPDATE SET words = excluded.words"
+)
+_DONE: Final = f"DELETE FROM runs_to_index WHERE run_id IN ({STILL_WAITS})"
 _WAITING: Final = (
-    "SELECT q.run_id, q.added, runs.caller, runs.model, runs.upstream, runs.error_code, runs.agent "
+    f"SELECT q.run_id, q.added, {_OPEN}, "
+    "runs.caller, runs.model, runs.upstream, runs.error_code, runs.agent "
     "FROM runs_to_index q JOIN runs ON runs.id = q.run_id WHERE runs.status <> 'running' "
     f"ORDER BY q.run_id LIMIT {_AT_ONCE}"
 )
@@ -53,7 +63,7 @@ class SqlRunTexts(SqlBase):
     _forget_words: ClassVar[Sequence[str]] = ()
     """Statements that take deleted words out of an index that the database does not keep itself."""
     _add_words: ClassVar[Sequence[str]] = ()
-    """Statements that add the words of a run, given by its id, to such an index."""
+    """Statements that add the words of a run, by the parameters of ``STILL_WAITS``, to such an index."""
     _indexing: asyncio.Task[None] | None = None
 
     def _match(self, wanted: Words) -> str:
@@ -141,17 +151,19 @@ class SqlRunTexts(SqlBase):
         made: list[rows.Row] = []
         async for portion in self.read_messages(open_ids, ROLES, MOST_BYTES):
             made += await asyncio.to_thread(_rows_of, portion, facts)
-        ids_made = [row[:1] for row in made]
-        also = [*((each, [()]) for each in self._forget_words), (_PUT, made)]
-        also += [*((each, ids_made) for each in self._add_words), (_DONE, [row[:2] for row in waiting])]
-        await self._writer.commit(_DELETE, ids_made, also=also)
+        read = {row[0]: row[:3] for row in waiting}
+        of_made = [read[run_id] for run_id, _ in made]
+        also = [*((each, [()]) for each in self._forget_words)]
+        also += [(_PUT, [(words, *read[run_id]) for run_id, words in made])]
+        also += [*((each, of_made) for each in self._add_words), (_DONE, [*read.values()])]
+        await self._writer.commit(_DELETE, [*read.values()], also=also)
         return len(waiting) == _AT_ONCE
 
     async def _facts(self, waiting: Sequence[rows.Row], ids: Sequence[str]) -> dict[str, list[str]]:
         """Return what is known about runs besides their messages, and is searched, too."""
         called = await self.called_tools(ids)
         return {
-            row[0]: [*filter(None, row[2:]), *(call.tool for call in called.get(row[0], ()))]
+            row[0]: [*filter(None, row[3:]), *(call.tool for call in called.get(row[0], ()))]
             for row in waiting
         }
 

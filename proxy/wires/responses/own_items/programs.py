@@ -15,7 +15,9 @@ Sources: OpenAI's guide "Programmatic Tool Calling"; the types of openai 3.57.0 
 import hashlib
 import hmac
 import secrets
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 import orjson
@@ -285,10 +287,15 @@ def joined_programs(raw: bytes) -> tuple[bytes, ProgramResults] | None:
         raise RequestError(400, words, param="input")
     body = join_object({**parts, "input": join_array(state.kept)})
     pending = frozenset(state.pending)
-    waits = [state.places.get(state.calls[call], -1) for call in pending]
+    waits = {state.places.get(state.calls[call], -1) for call in pending}
     spans = list(answer_spans(map(orjson.loads, state.kept))) if pending else []
-    starts = [next((start for start, end in spans if start <= at < end), -1) for at in waits]
-    return body, ProgramResults(state.results, pending, frozenset(starts))
+    return body, ProgramResults(state.results, pending, frozenset(_start(spans, at) for at in waits))
+
+
+def _start(spans: Sequence[tuple[int, int]], at: int) -> int:
+    """Return the start of the span, of several in order, that has a place; -1 if none has."""
+    before = bisect_right(spans, at, key=itemgetter(0)) - 1
+    return spans[before][0] if before >= 0 and at < spans[before][1] else -1
 
 
 def _join(state: _Joining, raw: bytes, at: int) -> None:
