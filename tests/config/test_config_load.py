@@ -63,6 +63,7 @@ def test_every_key_of_the_contract_has_its_default() -> None:
         "send_timeout_s": 60,
         "websocket_idle_s": 900,
         "websocket_lifetime_s": 3600,
+        "public_url": "",
         "allowed_hosts": (),
         "cors_origins": (),
         "trusted_proxies": (),

@@ -115,7 +115,19 @@ def test_the_thin_client_is_thin() -> None:
     assert not any("innerHTML" in text or "eval(" in text for text in texts)
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*/toolrelay.toml")), ids=lambda path: path.parent.name)
+COMPOSED = [
+    path for path in sorted(EXAMPLES.glob("*/toolrelay.toml")) if (path.parent / "compose.yaml").exists()
+]
+
+
+def test_the_example_of_masking_is_valid() -> None:
+    """Its configuration loads as it is, and names the module beside it."""
+    path = EXAMPLES / "masking" / "toolrelay.toml"
+    config = load_config(path, {"OPENAI_API_KEY": "sk-0123456789abcdef"})
+    assert [path.parent / module for module in config.hooks.modules] == [path.parent / "masking.py"]
+
+
+@pytest.mark.parametrize("path", COMPOSED, ids=lambda path: path.parent.name)
 def test_each_configuration_is_valid(path: Path) -> None:
     """Each configuration loads as it is, with variables that its compose file passes."""
     env: dict[str, Any] = {

@@ -82,7 +82,8 @@ class Provider:
         return web.json_response({**access, "token_type": "Bearer", "expires_in": self.expires_in})
 
     async def api(self, request: web.Request) -> web.Response:
-        return web.json_response(request.headers["Authorization"])
+        # An answer that repeats the credentials themselves would be blanked.
+        return web.json_response(request.headers["Authorization"].replace("access-", "login "))
 
 
 @contextlib.asynccontextmanager
@@ -131,7 +132,7 @@ async def test_two_processes_spend_each_refresh_token_once(url: str) -> None:
         answers = await asyncio.gather(*map(finish, both))
     assert provider.newest == f"rotated-{len(provider.spent)}", "a spent token has come again"
     assert len(provider.spent) > 1
-    made = {f"Bearer access-{number + 1}" for number in range(len(provider.spent))}
+    made = {f"Bearer login {number + 1}" for number in range(len(provider.spent))}
     assert [len(each) for each in answers] == [8, 8]
     assert set(answers[0]) | set(answers[1]) == made
 
@@ -140,8 +141,8 @@ async def test_two_processes_share_one_refresh(url: str) -> None:
     """Rule T6: one process refreshes the token, and another process and a later start use the result."""
     async with providing(expires_in=3600) as provider:
         both = [await begin(url, provider) for _ in range(2)]
-        assert await asyncio.gather(*map(finish, both)) == [["Bearer access-1"]] * 2
-        assert await finish(await begin(url, provider)) == ["Bearer access-1"]
+        assert await asyncio.gather(*map(finish, both)) == [["Bearer login 1"]] * 2
+        assert await finish(await begin(url, provider)) == ["Bearer login 1"]
     assert provider.spent == ["configured"]
 
 
@@ -157,7 +158,7 @@ async def test_a_process_that_dies_frees_the_lock(url: str) -> None:
         await first.communicate()
         second = await begin(url, provider)
         provider.release.set()
-        assert await finish(second) == ["Bearer access-1"]
+        assert await finish(second) == ["Bearer login 1"]
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -127,7 +127,9 @@ async def test_haproxys_documented_health_check_keeps_the_server_up(
             return await healthy()
 
         monkeypatch.setattr(proxy.services.store, "healthy", counted)
-        more, server = f"option forwardfor\n  {line}", "check inter 20ms fall 1 rise 1"
+        # Without a time limit of its own, a check may take no longer than the pause between two.
+        more = f"option forwardfor\n  {line}\n  timeout check 60s"
+        server = "check inter 200ms fall 1 rise 1"
         async with haproxy(tmp_path, proxy.port, more, server) as front:
             await until(lambda: checks > 3)
             headers = {"Host": "localhost", **bearer(TOKEN)}

@@ -195,7 +195,7 @@ async def test_a_lost_key_is_given_up_by_name_alone(make_sql: Make) -> None:
 
 def test_a_store_in_memory_has_nothing_sealed() -> None:
     """``open_sealed`` refuses a store in memory, and names the setting of an invalid key."""
-    with pytest.raises(ConfigError, match="nothing sealed"):
+    with pytest.raises(ConfigError, match="nothing that is sealed"):
         open_sealed("memory:")
     with pytest.raises(ConfigError, match=r"store\.old_seal_keys: it does not hold 32 bytes"):
         open_sealed("sqlite:///r.db", base=Path("/"), old_seal_keys=["short"])

@@ -44,8 +44,8 @@ _BALANCE = """balance roundrobin
   option redispatch
   retries 3
   timeout connect 1s
-  timeout check 1s"""
-_CHECK = "check inter 100ms fall 1 rise 1"
+  timeout check 10s"""
+_CHECK = "check inter 500ms fall 2 rise 1"
 
 
 def model(request: RawRequest) -> Sequence[Step]:
@@ -210,7 +210,7 @@ async def service(folder: Path, number: int = 3) -> AsyncIterator[Service]:
                 '[store]\nseal_key = "env:SEAL"\n'
                 f'url = "postgresql://postgres@{net.gateway}:{record.port}/postgres"\n',
                 host=address,
-                notice_s=1,
+                notice_s=3,
                 trusted_proxies=[f"{net.gateway}/32"],
             )
             (home / "tools.py").write_text(TOOLS)

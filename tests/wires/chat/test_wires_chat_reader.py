@@ -395,14 +395,15 @@ def test_a_finish_reason_that_is_no_word(reason: Any) -> None:
             {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 9}},
             (1, 2, 9),
         ),
-        ({**delta(), "usage": {"prompt_tokens": 1}}, (1, 0, 0)),
-        ({"x_groq": {"usage": {"completion_tokens": 2}}}, (0, 2, 0)),
-        ({"usage": None, "x_groq": {"usage": {"completion_tokens": 2}}}, (0, 2, 0)),
+        ({**delta(), "usage": {"prompt_tokens": 1}}, (1, 0, 1)),
+        ({"x_groq": {"usage": {"completion_tokens": 2}}}, (0, 2, 2)),
+        ({"usage": None, "x_groq": {"usage": {"completion_tokens": 2}}}, (0, 2, 2)),
         ({"usage": {"prompt_tokens": "1", "completion_tokens": -2, "total_tokens": True}}, (0, 0, 0)),
     ],
 )
 def test_usage_anywhere(payload: dict[str, Any], usage: tuple[int, int, int]) -> None:
-    """Usage is found in each known place; an invalid count is 0, and the native object is kept."""
+    """Usage is found in each known place; an invalid count is 0, a total that is missing is the sum, and the
+    native object is kept."""
     native = payload.get("usage") or payload["x_groq"]["usage"]
     assert read(payload) == [UsageReported(Usage(*usage, native))]
 
