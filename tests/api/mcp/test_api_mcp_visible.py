@@ -119,8 +119,14 @@ async def test_a_server_that_is_lost_and_comes_back_is_counted(tmp_path: Path) -
             assert (await call(proxy, "mcp__toy__die", headers=ADMIN))["isError"]
             await until(lambda: host.client.reconnects.get("toy") == 1)
             await host.becomes("toy", "ready")
+
+            async def is_told() -> bool:
+                # The proxy hears of the host's servers by a connection of its own.
+                seen = await scrape(proxy, ADMIN)
+                return value(seen, "toolrelay_mcp_up", server="toy") == 1
+
+            await until(is_told)
             samples = await scrape(proxy, ADMIN)
-            assert value(samples, "toolrelay_mcp_up", server="toy") == 1
             assert value(samples, "toolrelay_mcp_reconnects_total", server="toy") == 1
             assert value(samples, "toolrelay_mcp_drifted", server="toy") == 0
             calls = "toolrelay_mcp_calls_total"
