@@ -1,7 +1,7 @@
 """``toolrelay mcp list`` and ``mcp test``: show the state of servers, and their tools."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from proxy.base.plain_text import counted, plain_text
@@ -34,30 +34,14 @@ _STATES: Mapping[str, str] = {
 async def list_servers(config: Config, *, as_json: bool) -> bool:
     """Print every server with its tools, one line each; return whether all are connected."""
     looks = await inspect_servers(config, need_servers(config), await current_pins(config))
-    if as_json:
-        say_json(*(_written(config, look) for look in looks))
-    else:
-        _print_servers(looks)
-        for look in looks:
-            _print_tools(config, look, f"{look.server.name}: ")
-        for line in _remarks(config, looks):
-            say(f"  {line}")
-    return _say_unreachable(looks)
+    return _listed(config, looks, _print_servers, as_json=as_json)
 
 
 async def list_apis(config: Config, name: str, *, as_json: bool) -> bool:
     """Print every API, or the one with this name, with its operations; return whether all documents can be
     read."""
     looks = await inspect(config, need_apis(config, name), await current_pins(config))
-    if as_json:
-        say_json(*(_written(config, look) for look in looks))
-    else:
-        _print_apis(looks)
-        for look in looks:
-            _print_tools(config, look, f"{look.server.name}: ")
-        for line in _remarks(config, looks):
-            say(f"  {line}")
-    return _say_unreachable(looks)
+    return _listed(config, looks, _print_apis, as_json=as_json)
 
 
 async def api_faults(config: Config) -> list[str]:
@@ -160,6 +144,25 @@ def _unreachable(looks: Sequence[InspectedServer]) -> list[str]:
         for look in looks
         if not look.is_ready
     ]
+
+
+def _listed(
+    config: Config,
+    looks: Sequence[InspectedServer],
+    print_heads: Callable[[Sequence[InspectedServer]], None],
+    *,
+    as_json: bool,
+) -> bool:
+    """Print servers or APIs, each with its tools; return whether all could be read."""
+    if as_json:
+        say_json(*(_written(config, look) for look in looks))
+    else:
+        print_heads(looks)
+        for look in looks:
+            _print_tools(config, look, f"{look.server.name}: ")
+        for line in _remarks(config, looks):
+            say(f"  {line}")
+    return _say_unreachable(looks)
 
 
 def _say_unreachable(looks: Sequence[InspectedServer]) -> bool:
